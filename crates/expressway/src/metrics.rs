@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use expressway_dataplane::DataPath;
+use expressway_gateway::quic::Shared;
 use expressway_metrics::{Histogram, Metric, Registry, Sample, Value};
 use expressway_netio::stats::StatsCell;
 use expressway_netio::worker::TURN_BOUNDS;
@@ -109,6 +110,12 @@ pub(crate) fn data_path(path: &Mutex<DataPath>, out: &mut Vec<Sample>) {
             );
         }
     }
+}
+
+/// The counters of one worker's QUIC endpoint.
+pub(crate) fn quic(shared: &Shared, worker: usize, out: &mut Vec<Sample>) {
+    let sample = |metric: Metric| Sample::from(metric).label("worker", worker.to_string());
+    out.extend(shared.stats(Some(worker)).fields().map(sample));
 }
 
 /// Registers what belongs to one worker.

@@ -10,3 +10,4 @@ pub mod quic;
 
 /// What the admin listener's page is made of.
 pub use expressway_metrics as metrics;
+pub use h3::Http3;

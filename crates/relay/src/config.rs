@@ -10,12 +10,14 @@ use ipnet::IpNet;
 
 mod codec;
 mod file;
+mod moq;
 mod srtp;
 mod webrtc;
 
 use crate::srtp::Keys;
 
 pub use codec::{Codec, Kind};
+pub use moq::Moq;
 pub use webrtc::{Data, SlowData, WebRtc};
 
 /// Rooms of a relay at most.
@@ -36,6 +38,8 @@ pub struct Config {
     pub admin: Option<admin::Section>,
     /// How browsers and their like publish and play; `None`: they do not.
     pub webrtc: Option<WebRtc>,
+    /// Where sessions of Media over QUIC come to; `None`: they do not.
+    pub moq: Option<Moq>,
     /// The rooms.
     pub rooms: Vec<Room>,
     /// The file's text.
@@ -112,6 +116,8 @@ pub struct Room {
     pub whep: bool,
     /// WebRTC sessions that may receive at once.
     pub players: usize,
+    /// Whether sessions of Media over QUIC may come.
+    pub moq: bool,
     /// Who is heard on data channels.
     pub data: Data,
     /// What becomes of those that are slow.
@@ -195,6 +201,7 @@ impl Config {
     pub fn listen(&self) -> Vec<SocketAddr> {
         let mut all: Vec<SocketAddr> = self.rooms.iter().flat_map(Room::listen).collect();
         all.extend(self.webrtc.iter().flat_map(|webrtc| webrtc.listen.iter().copied()));
+        all.extend(self.moq.iter().flat_map(|moq| moq.listen.iter().copied()));
         all.sort_unstable();
         all.dedup();
         all

@@ -15,6 +15,7 @@
 //! * [`srtp`]: what RTP is sealed and opened with.
 //! * [`service`]: rooms on a worker of `netio`.
 //! * [`webrtc`]: sessions that publish into rooms and receive from them.
+//! * [`moq`]: sessions of Media over QUIC, in the same rooms.
 //! * [`status`]: what is counted and shown.
 //!
 //! It decodes no media. Joining multicast groups is left to who has the sockets.
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod moq;
 pub mod rtp;
 pub mod service;
 pub mod srtp;

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use expressway_netio::stats::{Published, counters};
 
+use crate::moq::room::Room;
+
 counters! {
     /// Counters of a room.
     pub struct RoomCounters {
@@ -181,6 +183,66 @@ counters! {
     }
 }
 
+counters! {
+    /// Counters of Media over QUIC in a room.
+    pub struct MoqCounters {
+        /// Sessions that came.
+        pub sessions: AtomicU64,
+        /// Broadcasts that were announced.
+        pub broadcasts: AtomicU64,
+        /// Subscriptions to tracks.
+        pub subscriptions: AtomicU64,
+        /// Groups that publishers began.
+        pub groups: AtomicU64,
+        /// Objects of publishers that were kept for subscribers.
+        pub objects: AtomicU64,
+        /// Bytes of these, with their heads.
+        pub bytes: AtomicU64,
+        /// Groups that were begun for subscribers.
+        pub groups_sent: AtomicU64,
+        /// Bytes sent to subscribers, fetched groups included.
+        pub bytes_sent: AtomicU64,
+        /// Groups that a subscriber was not sent: it was too far behind.
+        pub groups_skipped: AtomicU64,
+        /// Groups that ended early for a subscriber: it was too far behind, or they did so for all.
+        pub groups_cut: AtomicU64,
+        /// Groups that were not kept any longer to make room for newer ones.
+        pub groups_evicted: AtomicU64,
+        /// Single groups that were asked for and sent.
+        pub fetches: AtomicU64,
+        /// Single groups that were asked for and are not kept.
+        pub fetches_missed: AtomicU64,
+        /// Broadcasts whose place another session took.
+        pub replaced: AtomicU64,
+        /// Groups that have ended because they alone are more than what is kept.
+        pub dropped_group_too_large: AtomicU64,
+        /// Groups that do not consist of whole objects, or of ones that are too long.
+        pub dropped_malformed: AtomicU64,
+        /// Broadcasts beyond their number, or with a path that is too long.
+        pub refused_broadcast: AtomicU64,
+        /// Requests beyond their number, of a session, a broadcast or a track.
+        pub refused_limit: AtomicU64,
+        /// Requests for a broadcast that is not there.
+        pub refused_not_found: AtomicU64,
+        /// Sessions that broke the protocol.
+        pub sessions_failed: AtomicU64,
+    }
+}
+
+counters! {
+    /// What Media over QUIC is like in a room now.
+    pub struct MoqGauges {
+        /// Sessions.
+        pub sessions: AtomicU64,
+        /// Broadcasts that are announced.
+        pub broadcasts: AtomicU64,
+        /// Tracks that something is or was asked of.
+        pub tracks: AtomicU64,
+        /// Subscriptions.
+        pub subscriptions: AtomicU64,
+    }
+}
+
 /// What a room shows of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverStatus {
@@ -212,6 +274,8 @@ pub struct RoomStatus {
     pub gauges: Arc<Published<RoomGauges>>,
     /// Its WebRTC sessions; `None` where there are none.
     pub webrtc: Option<WebRtcStatus>,
+    /// Media over QUIC; `None` where there is none.
+    pub moq: Option<Arc<Room>>,
     /// Its receivers.
     pub receivers: Vec<ReceiverStatus>,
 }

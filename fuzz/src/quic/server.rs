@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use bytes::Bytes;
+use expressway_gateway::Http3;
 use expressway_gateway::quic::{Endpoint, Message, RetryPolicy, Settings, Setup, Shared};
 use expressway_netio::{
     Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, SliceLimit, Via, Worker, WorkerOptions,
@@ -71,7 +72,8 @@ static SETUP: LazyLock<Arc<Setup>> = LazyLock::new(|| {
     let settings =
         Settings { retry: RetryPolicy::UnderLoad { handshaking: 64 }, ..Settings::new(Arc::clone(&TLS)) };
     settings.check().expect("settings that can be");
-    Arc::new(Setup { settings, handler: Arc::new(Answers), access_log: None, io_mode: Arc::from("fuzz") })
+    let http = Http3 { handler: Arc::new(Answers), access_log: None, io_mode: Arc::from("fuzz") };
+    Arc::new(Setup { settings, application: Arc::new(http) })
 });
 
 /// A worker with one endpoint.

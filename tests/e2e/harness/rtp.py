@@ -61,6 +61,10 @@ class MediaRelay(Daemon):
 
         return run_inside(self.lab.server_namespace, ask)
 
+    def rooms(self) -> list[dict[str, Any]]:
+        """What it says of its rooms."""
+        return json.loads(self.page("/rooms"))["rooms"]
+
     def metrics(self) -> Metrics:
         """Its counters."""
         return Metrics(self.page("/metrics"))

@@ -20,8 +20,10 @@ HTTP, MEDIA = 8080, 3478
 class Peer:
     """A peer that publishes or plays."""
 
+    SCRIPT = "aiortc_peer.py"
+
     def __init__(self, lab: Lab, role: str, url: str, *flags: str) -> None:
-        command = [PEERS / "venv/bin/python", CLIENTS / "aiortc_peer.py", role, url, *flags]
+        command = [PEERS / "venv/bin/python", CLIENTS / self.SCRIPT, role, url, *flags]
         self.process = subprocess.Popen(
             lab.inside("client", *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -37,9 +39,9 @@ class Peer:
         if stream is self.process.stdout:
             self._lines.put(None)
 
-    def wait(self, is_it: Callable[[dict[str, Any]], bool], what: str = "what was awaited") -> dict[str, Any]:
+    def wait(self, is_it: Callable[[dict[str, Any]], bool], what: str = "what was awaited", limit: float = LIMIT) -> dict[str, Any]:
         """The next event of a kind, or an earlier one that nobody has asked for."""
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + limit
         seen = 0
         while True:
             for event in self.events[seen:]:

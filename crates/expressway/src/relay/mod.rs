@@ -2,6 +2,7 @@
 
 mod groups;
 mod http;
+mod moq;
 mod report;
 mod workers;
 
@@ -23,6 +24,7 @@ use crate::fail::Failure;
 use crate::metrics;
 use groups::Groups;
 use http::Http;
+use moq::Moq;
 use workers::Workers;
 
 /// Relays until told to stop.
@@ -39,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let status = service::status(&config);
     let listeners = http::bind(&config)?;
     let identity = Arc::new(Identity::new().map_err(Failure::run_time)?);
-    let workers = Workers::start(&config, ios, &status, &identity)?;
+    let moq = Moq::new(&config, &status, ios.len())?;
+    let workers = Workers::start(&config, ios, &status, &identity, moq.as_ref())?;
     let cells = workers.cells();
     let http = Http::start(&config, listeners, identity, workers.mailboxes())?;
     let http_stats = http.as_ref().map(Http::stats);
@@ -50,6 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         groups: Mutex::new(groups),
         workers: Mutex::new(workers),
         http,
+        moq,
         status,
     });
     let section = lock(&relay.config).admin.clone();
@@ -105,6 +109,8 @@ struct Relay {
     workers: Mutex<Workers>,
     /// WHIP and WHEP, where there is WebRTC.
     http: Option<Http>,
+    /// Where there is Media over QUIC.
+    moq: Option<Moq>,
     status: service::Status,
 }
 
@@ -114,6 +120,9 @@ impl Daemon for Relay {
     fn upkeep(&self) {
         lock(&self.path).maintain();
         lock(&self.groups).look_after();
+        if let Some(moq) = &self.moq {
+            moq.shared.collect();
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -131,12 +140,18 @@ impl Daemon for Relay {
         let mut config = lock(&self.config);
         if let Some(what) = needs_restart(&config, &new) {
             tracing::error!(
-                "not reloaded: {what} needs a restart; `rtp_out`, [[room.out]], and the keys of [webrtc] can change"
+                "not reloaded: {what} needs a restart; `rtp_out`, [[room.out]], and the keys of [webrtc] and [moq] can change"
             );
             return;
         }
         if let Some(http) = &self.http
             && let Err(error) = http.reload(&new, lock(&self.workers).mailboxes())
+        {
+            tracing::error!("not reloaded: {error}");
+            return;
+        }
+        if let Some(moq) = &self.moq
+            && let Err(error) = moq.reload(&new, &lock(&self.workers).mailboxes())
         {
             tracing::error!("not reloaded: {error}");
             return;
@@ -165,6 +180,9 @@ impl Daemon for Relay {
         if let Some(http) = &self.http {
             report::sessions(&demux, http.counters(), http.sessions(), out);
         }
+        if let Some(moq) = &self.moq {
+            moq.samples(out);
+        }
         metrics::data_path(&self.path, out);
     }
 }
@@ -181,6 +199,14 @@ fn needs_restart(old: &Config, new: &Config) -> Option<String> {
     };
     if !is_same {
         return Some("[webrtc]".into());
+    }
+    let is_same = match (&old.moq, &new.moq) {
+        (Some(old), Some(new)) => old.same_but_keys(new),
+        (None, None) => true,
+        _ => false,
+    };
+    if !is_same {
+        return Some("[moq]".into());
     }
     if old.rooms.len() != new.rooms.len() {
         return Some("another number of rooms".into());

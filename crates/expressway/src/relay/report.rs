@@ -1,10 +1,14 @@
 //! What a relay prints and shows: ready lines, statistics, metrics.
 
 use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use expressway_dataplane::DataPath;
 use expressway_metrics::Sample;
 use expressway_relay::Config;
+use expressway_relay::moq::room::{Broadcast, Room};
+use expressway_relay::moq::track::Track;
 use expressway_relay::status::{DemuxCounters, RoomStatus};
 use expressway_relay::webrtc::http::HttpCounters;
 use serde_json::{Value, json};
@@ -18,7 +22,9 @@ pub(super) fn ready(as_json: bool, config: &Config, path: &DataPath) -> Result<(
     let mut lines = String::new();
     for room in &config.rooms {
         let sessions = config.webrtc.as_ref().and_then(|webrtc| webrtc.listen.first());
-        let address = room.input.as_ref().or(sessions);
+        let sessions = sessions.filter(|_| room.whip || room.whep);
+        let of_moq = config.moq.as_ref().and_then(|moq| moq.listen.first());
+        let address = room.input.as_ref().or(sessions).or(of_moq);
         let mode = modes.iter().find(|(listen, _)| Some(listen) == address);
         let mode = mode.map_or_else(|| "udp".to_owned(), |(_, mode)| mode.to_string());
         let (name, receivers) = (&room.name, room.outputs.len());
@@ -54,10 +60,29 @@ pub(super) fn document(rooms: &[RoomStatus]) -> Value {
                     "now": counters_document(webrtc.gauges.load().fields()),
                 })
             }),
+            "moq": room.moq.as_ref().map(|room| moq(room)),
             "receivers": room.receivers.iter().map(receiver).collect::<Vec<_>>(),
         })
     };
     json!({ "rooms": rooms.iter().map(room).collect::<Vec<_>>() })
+}
+
+/// What there is of Media over QUIC in a room.
+fn moq(room: &Room) -> Value {
+    let broadcast = |broadcast: &Arc<Broadcast>| {
+        let track = |track: Arc<Track>| json!({ "name": track.name, "newest_group": track.newest() });
+        json!({
+            "path": broadcast.path,
+            "hops": broadcast.hops.len(),
+            "tracks": broadcast.tracks().into_iter().map(track).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "counters": counters_document(room.counters.fields()),
+        "now": counters_document(room.gauges.fields()),
+        "cached_bytes": room.cached(),
+        "broadcasts": room.broadcasts().iter().map(broadcast).collect::<Vec<_>>(),
+    })
 }
 
 /// Prints statistics, as one line of JSON or as a table.
@@ -85,6 +110,17 @@ pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> 
                 out,
                 "  WebRTC: {} publish, {} play; {} sessions connected, {} packets, {} skipped",
                 now.publishers, now.players, counters.connected, counters.packets, counters.skipped
+            );
+        }
+        if let Some(moq) = &room.moq {
+            let [sessions, broadcasts, _, subscriptions] = moq.gauges.fields().map(|field| field.value);
+            let _ = writeln!(
+                out,
+                "  MoQ: {sessions} sessions, {broadcasts} broadcasts, {subscriptions} subscriptions; {} objects in, {} groups sent, {} \
+                 skipped",
+                moq.counters.objects.load(Relaxed),
+                moq.counters.groups_sent.load(Relaxed),
+                moq.counters.groups_skipped.load(Relaxed)
             );
         }
         for receiver in &room.receivers {
@@ -124,6 +160,19 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
                 Sample::gauge(format!("relay_webrtc_now_{}", field.name), field.help, field.value)
                     .label("room", &room.name)
             }));
+        }
+        if let Some(moq) = &room.moq {
+            out.extend(moq.counters.fields().map(|field| {
+                Sample::counter(format!("relay_moq_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
+            out.extend(moq.gauges.fields().map(|field| {
+                Sample::gauge(format!("relay_moq_now_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
+            let help = "Bytes of groups that are kept.";
+            let cached = Sample::gauge("relay_moq_now_cached_bytes", help, moq.cached() as u64);
+            out.push(cached.label("room", &room.name));
         }
         for receiver in &room.receivers {
             let labelled = |sample: Sample| {

@@ -13,6 +13,7 @@ use expressway_relay::service::{self, MESSAGES, Message, Relay, Status};
 use expressway_relay::status::{DemuxCounters, RoomCounters};
 use expressway_relay::webrtc::answer::Identity;
 
+use super::moq::Moq;
 use crate::fail::Failure;
 
 /// How long an order waits for a worker that is behind.
@@ -36,6 +37,7 @@ impl Workers {
         ios: Vec<WorkerIo>,
         status: &Status,
         identity: &Arc<Identity>,
+        moq: Option<&Moq>,
     ) -> Result<Self, Failure> {
         let ends = ios.iter().map(|_| mailbox(MESSAGES)).collect::<Result<Vec<_>, _>>();
         let ends = ends.map_err(|error| Failure::run_time(format!("mailbox: {error}")))?;
@@ -52,6 +54,10 @@ impl Workers {
         for (index, (io, inbox)) in ios.into_iter().zip(inboxes).enumerate() {
             let mut relay = Relay::new(config, index, count, Arc::clone(status), now);
             all.demux.extend(relay.set_sessions(config, Arc::clone(identity)));
+            if let Some(moq) = moq {
+                let mailbox = all.mailboxes[index].clone();
+                relay.set_endpoint(Arc::clone(&moq.shared), mailbox).map_err(Failure::run_time)?;
+            }
             all.refused.push(relay.refused());
             let options = WorkerOptions {
                 index,

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use expressway_metrics::{Registry, Sample};
 use expressway_gateway::quic::SharedRetryKeys;
 use expressway_keys::{Document, Keys, Refusal, Store};
+use expressway_metrics::{Registry, Sample};
 use expressway_tls::{TicketKey, TicketKeys};
 use expressway_web::{TokenKey, TokenKeys};
 

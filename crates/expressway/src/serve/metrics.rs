@@ -35,8 +35,7 @@ pub(crate) fn register(
         );
         data_path(&path, out);
         for worker in 0..workers {
-            let sample = |metric| Sample::from(metric).label("worker", worker.to_string());
-            out.extend(shared.stats(Some(worker)).fields().map(sample));
+            crate::metrics::quic(&shared, worker, out);
         }
         out.extend(files.metrics().into_iter().map(Sample::from));
         if let Some(log) = &*log.load() {

@@ -11,6 +11,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use expressway_acme::Acme;
 use expressway_cache::Cache;
 use expressway_dataplane::{DataPath, Provider, WorkerIo};
+use expressway_gateway::Http3;
 use expressway_gateway::admin::{self, Admin};
 use expressway_gateway::otlp::Exporter;
 use expressway_gateway::quic::{Endpoint, Message, Setup, Shared};
@@ -64,6 +65,7 @@ pub(crate) struct Server {
     pub(super) cache: Option<Cache>,
     pub(super) shared: Arc<Shared>,
     pub(super) setup: Arc<Setup>,
+    http: Arc<Http3>,
     pub(super) mailboxes: Arc<[Mailbox<Message>]>,
     path: Arc<Mutex<DataPath>>,
     pub(super) status: Arc<Status>,
@@ -124,7 +126,7 @@ impl Server {
         let cores = cores::cores(path.localities());
         let tcp_setup = Arc::clone(&parts.tcp);
         origins.adopt(std::mem::take(&mut parts.origins));
-        let setup = Arc::new(assemble(parts, &path.mode().to_string()));
+        let (setup, http) = assemble(parts, path.mode().to_string().into());
         let shared = Shared::of_generation(&setup, workers, files.memory().clone(), generations)
             .map_err(Failure::run_time)?;
         let path = Arc::new(Mutex::new(path));
@@ -143,7 +145,7 @@ impl Server {
             events: sender.clone(),
         });
         let registry = Registry::with_summary(crate::metrics::drops);
-        let log = Arc::new(ArcSwapOption::new(setup.access_log.clone()));
+        let log = Arc::new(ArcSwapOption::new(http.access_log.clone()));
         metrics::register(&registry, &shared, &files, &path, &log, workers);
         let tls = Arc::new(ArcSwap::new(setup.settings.tls.clone()));
         metrics::register_tls(&registry, tls.clone());
@@ -165,6 +167,7 @@ impl Server {
             cache,
             shared,
             setup,
+            http,
             mailboxes,
             path,
             status,
@@ -310,9 +313,9 @@ impl Server {
             let _ = thread.join();
         }
         self.lock_path().finish();
-        let Self { logs, failure, shared, setup, log, admin, exporter, status, .. } = self;
+        let Self { logs, failure, shared, setup, http, log, admin, exporter, status, .. } = self;
         // The last who have a log, now that the workers have gone; the metrics of the admin listener and the exporter are others.
-        drop((shared, setup, log.swap(None), admin, exporter, status));
+        drop((shared, setup, http, log.swap(None), admin, exporter, status));
         logs.finish();
         match failure {
             Some(failure) => Err(failure),
@@ -440,7 +443,7 @@ impl Server {
 
     fn try_reload(&mut self) -> Result<(), Failure> {
         let config = load(&self.arguments)?;
-        let previous = Previous { log: self.config.log.clone(), access_log: self.setup.access_log.clone() };
+        let previous = Previous { log: self.config.log.clone(), access_log: self.http.access_log.clone() };
         let mut parts = setup::build(
             &config,
             &self.fixed,
@@ -451,7 +454,7 @@ impl Server {
         )?;
         let tcp = Arc::clone(&parts.tcp);
         let origins = std::mem::take(&mut parts.origins);
-        let setup = Arc::new(assemble(parts, &self.setup.io_mode));
+        let (setup, http) = assemble(parts, Arc::clone(&self.http.io_mode));
         self.shared.reload(setup.clone()).map_err(Failure::run_time)?;
         self.origins.adopt(origins);
         self.tls.store(setup.settings.tls.clone());
@@ -474,14 +477,14 @@ impl Server {
         for section in &waiting {
             tracing::warn!("reload: [{section}] changed; takes effect after a restart");
         }
-        if let Some(log) = &setup.access_log {
+        if let Some(log) = &http.access_log {
             log.reopen();
         }
         *self.status.configuration.lock().unwrap_or_else(PoisonError::into_inner) =
             in_force(config.text(), &waiting);
         *self.status.kept.lock().unwrap_or_else(PoisonError::into_inner) = setup::kept(&config);
-        self.log.store(setup.access_log.clone());
-        self.setup = setup;
+        self.log.store(http.access_log.clone());
+        (self.setup, self.http) = (setup, http);
         self.config.adopt(config);
         Ok(())
     }
@@ -513,13 +516,10 @@ fn in_force(text: &str, waiting: &[&str]) -> String {
     notes + text
 }
 
-fn assemble(parts: Reloadable, io_mode: &str) -> Setup {
-    Setup {
-        settings: parts.settings,
-        handler: parts.handler,
-        access_log: parts.access_log,
-        io_mode: io_mode.into(),
-    }
+fn assemble(parts: Reloadable, io_mode: Arc<str>) -> (Arc<Setup>, Arc<Http3>) {
+    let Reloadable { settings, handler, access_log, .. } = parts;
+    let http = Arc::new(Http3 { handler, access_log, io_mode });
+    (Arc::new(Setup { settings, application: Arc::clone(&http) as _ }), http)
 }
 
 type Mailboxes = (Arc<[Mailbox<Message>]>, Vec<Inbox<Message>>);

@@ -20,6 +20,7 @@
 //! the others. Streams that wait for the window get it by urgency, incremental ones in turn (RFC 9218,
 //! section 10).
 
+mod application;
 mod blocked;
 mod early;
 mod incoming;
@@ -31,7 +32,8 @@ mod session;
 mod stream;
 mod upload;
 
-pub(crate) use session::Session;
+pub use application::Http3;
+use session::Session;
 
 pub(crate) use expressway_h3::code;
 

@@ -99,12 +99,16 @@ impl Drop for PooledBuffer {
 pub(crate) struct WakeList {
     tokens: Mutex<Vec<u64>>,
     filled: AtomicBool,
-    mailbox: Mailbox<Message>,
+    bell: Box<dyn Fn() + Send + Sync>,
 }
 
 impl WakeList {
-    pub(crate) fn new(mailbox: Mailbox<Message>) -> Arc<Self> {
-        Arc::new(Self { tokens: Mutex::default(), filled: AtomicBool::new(false), mailbox })
+    /// Whose worker `mailbox` leads to.
+    pub(crate) fn new<M: From<Message> + Send + 'static>(mailbox: Mailbox<M>) -> Arc<Self> {
+        let bell = Box::new(move || {
+            let _ = mailbox.try_send(Message::Wake.into());
+        });
+        Arc::new(Self { tokens: Mutex::default(), filled: AtomicBool::new(false), bell })
     }
 
     /// Swaps the list into `into`, which must be empty.
@@ -120,7 +124,7 @@ impl Notify for WakeList {
     fn notify(&self, token: u64) {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
         if !self.filled.swap(true, Ordering::AcqRel) {
-            let _ = self.mailbox.try_send(Message::Wake);
+            (self.bell)();
         }
     }
 }
@@ -143,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_full_mailbox_loses_no_wake_up() {
-        let (mailbox, inbox) = expressway_netio::mailbox::mailbox(1).unwrap();
+        let (mailbox, inbox) = expressway_netio::mailbox::mailbox::<Message>(1).unwrap();
         let list = WakeList::new(mailbox.clone());
         mailbox.try_send(Message::Wake).unwrap();
         list.notify(1);

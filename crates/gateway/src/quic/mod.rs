@@ -7,6 +7,7 @@
 //!   before an engine knows the connection.
 //! * [`Generations`] are the processes that follow each other without losing a connection: datagrams of an older one's
 //!   connections are forwarded to it.
+//! * [`Application`] is what connections are for: HTTP/3 ([`crate::Http3`]), or what another service brings.
 //! * `engine` is the QUIC implementation behind an interface of our own.
 //!
 //! There is no I/O, no thread and no clock here; what an [`Instance`] consists of is read once, at start.
@@ -22,6 +23,7 @@
 //! server that has those. A [`FilterKey`] replaces the
 //! key of the check bytes by one that a filter in front of the server knows, and gives tokens a form that it makes and takes too.
 
+mod application;
 pub mod cid;
 mod endpoint;
 pub(crate) mod engine;
@@ -41,9 +43,9 @@ pub(crate) mod testing;
 mod tls;
 pub mod token;
 
-pub(crate) use endpoint::Turn;
-pub use endpoint::{Endpoint, Setup, Shared, TakenOver};
-pub use engine::EngineError;
+pub use application::{Application, Session, StreamLimits};
+pub use endpoint::{Endpoint, Setup, Shared, TakenOver, Turn, Waker};
+pub use engine::{EngineError, Received, SendError, Transport};
 pub use instance::Instance;
 pub use message::{ForeignDatagram, Message};
 pub use older::{Forward, Forwarded, Generations, Older};

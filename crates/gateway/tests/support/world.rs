@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use expressway_gateway::Http3;
 use expressway_gateway::quic::{
     Endpoint, Generations, Identity, Instance, Message, Settings, Setup, Shared, Stats, Tls,
 };
@@ -50,12 +51,12 @@ pub fn instance(certificate: &(String, String), node: &str) -> Instance {
 }
 
 pub fn setup(name: &'static str, settings: Settings) -> Arc<Setup> {
-    Arc::new(Setup {
-        settings,
-        handler: PatternHandler::new(name),
-        access_log: None,
-        io_mode: Arc::from("simulated"),
-    })
+    of_handler(settings, PatternHandler::new(name))
+}
+
+fn of_handler(settings: Settings, handler: Arc<dyn Handler>) -> Arc<Setup> {
+    let io_mode = Arc::from("simulated");
+    Arc::new(Setup { settings, application: Arc::new(Http3 { handler, access_log: None, io_mode }) })
 }
 
 /// Told when a server's code begins to run and when it ends, where a test counts what that takes.
@@ -193,9 +194,7 @@ impl Build {
         let instance = settings.instance.clone();
         let (handler, memory) = self.handler.unzip();
         let setup = match handler {
-            Some(handler) => {
-                Arc::new(Setup { settings, handler, access_log: None, io_mode: Arc::from("simulated") })
-            }
+            Some(handler) => of_handler(settings, handler),
             None => setup("first", settings),
         };
         let shared = Shared::new(&setup, self.workers).unwrap();

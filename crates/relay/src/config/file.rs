@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::moq::MoqTable;
 use super::srtp::SrtpTable;
 use super::webrtc::WebRtcTable;
 use super::{Codec, Config, Data, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp, SlowData};
@@ -39,6 +40,7 @@ struct File {
     ttl: Option<Spanned<u8>>,
     admin: Option<admin::Section>,
     webrtc: Option<WebRtcTable>,
+    moq: Option<MoqTable>,
     #[serde(default)]
     room: Vec<Spanned<RoomTable>>,
 }
@@ -72,6 +74,7 @@ struct RoomTable {
     whip: Option<Spanned<bool>>,
     whep: Option<Spanned<bool>>,
     players: Option<Spanned<usize>>,
+    moq: Option<Spanned<bool>>,
     #[serde(default)]
     data: Data,
     #[serde(default)]
@@ -139,13 +142,22 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
         }
     }
     keys_differ(&file.room, &rooms).map_err(at)?;
-    apart(&file.room, &rooms, webrtc.as_ref().map_or(&[], |webrtc| &webrtc.listen)).map_err(at)?;
+    let moq = file.moq.map(|table| table.check(folder)).transpose().map_err(at)?;
+    let lost = file.room.iter().zip(&rooms).find(|(_, room)| room.moq && moq.is_none());
+    if let Some((table, _)) = lost {
+        let span = table.get_ref().moq.as_ref().map_or(table.span(), Spanned::span);
+        return Err(at((span, "there is no [moq]: say there where sessions come to".into())));
+    }
+    let sessions = webrtc.iter().flat_map(|webrtc| &webrtc.listen).map(|address| (*address, "[webrtc]"));
+    let of_moq = moq.iter().flat_map(|moq| &moq.listen).map(|address| (*address, "[moq]"));
+    apart(&file.room, &rooms, sessions.chain(of_moq).collect()).map_err(at)?;
     Ok(Config {
         workers: *file.workers.get_ref(),
         io: file.io,
         ttl: file.ttl.map(Spanned::into_inner),
         admin: source.admin(file.admin)?,
         webrtc,
+        moq,
         rooms,
         text: shown(&source.text, &file.room),
     })
@@ -194,12 +206,12 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         return Err((table.name.span(), "1 to 64 characters, none of them a control character".into()));
     }
     let is_set = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|flag| *flag.get_ref());
-    let (whip, whep) = (is_set(&table.whip), is_set(&table.whep));
+    let (whip, whep, moq) = (is_set(&table.whip), is_set(&table.whep), is_set(&table.moq));
     let input = table.rtp_in.as_ref().map(|input| host(input, true)).transpose()?;
-    if input.is_none() && !whip {
+    if input.is_none() && !whip && !moq {
         return Err((
             table.name.span(),
-            "the room has no way to publish: set `rtp_in`, `whip` or both".into(),
+            "the room has no way to publish: set `rtp_in`, `whip` or `moq`".into(),
         ));
     }
     if (whip || whep) && table.payload == Payload::Any {
@@ -259,6 +271,7 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         whip,
         whep,
         players,
+        moq,
         data: table.data,
         slow_data: table.slow_data,
         srtp,
@@ -398,9 +411,12 @@ fn clocks(table: &RoomTable, codecs: &[Option<Codec>; 128]) -> Result<Box<[u32; 
 }
 
 /// No two rooms have a name or an address in common, and none receives what another sends.
-fn apart(tables: &[Spanned<RoomTable>], rooms: &[Room], sessions: &[SocketAddr]) -> Result<(), Problem> {
+fn apart<'a>(
+    tables: &[Spanned<RoomTable>],
+    rooms: &'a [Room],
+    mut addresses: HashMap<SocketAddr, &'a str>,
+) -> Result<(), Problem> {
     let mut names = HashMap::new();
-    let mut addresses: HashMap<_, _> = sessions.iter().map(|address| (*address, "[webrtc]")).collect();
     for (table, room) in tables.iter().zip(rooms) {
         let table = table.get_ref();
         if names.insert(room.name.as_str(), ()).is_some() {

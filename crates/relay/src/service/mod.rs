@@ -6,12 +6,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use expressway_gateway::quic::{self, Endpoint, EngineError, Shared};
 use expressway_netio::stats::Published;
-use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
+use expressway_netio::{Context, Datagram, IoError, Mailbox, PacketIo, Service, Transmit};
 
 use crate::config::{Config, Output};
+use crate::moq;
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
 use crate::webrtc::answer::Identity;
@@ -45,8 +47,16 @@ pub enum Message {
     News(News),
     /// A room sends to these receivers from now on.
     Outputs(usize, Vec<Output>),
-    /// End after this turn.
+    /// For the QUIC endpoint of this worker.
+    Quic(quic::Message),
+    /// End after this turn, or when sessions of Media over QUIC have heard of it.
     Stop,
+}
+
+impl From<quic::Message> for Message {
+    fn from(message: quic::Message) -> Self {
+        Self::Quic(message)
+    }
 }
 
 /// A datagram that came to another worker.
@@ -55,6 +65,14 @@ pub struct Handover {
     payload: Vec<u8>,
     remote: SocketAddr,
     local: SocketAddr,
+}
+
+/// How long sessions of Media over QUIC may take to go when the relay ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Timers of rooms and WebRTC sessions: those of the QUIC endpoint come behind.
+fn timers(config: &Config) -> usize {
+    config.rooms.len() + config.webrtc.as_ref().map_or(0, |webrtc| webrtc.limits.sessions)
 }
 
 /// The worker that a room belongs to.
@@ -69,6 +87,7 @@ pub fn status(config: &Config) -> Status {
         counters: Arc::default(),
         gauges: Arc::default(),
         webrtc: (room.whip || room.whep).then(Default::default),
+        moq: config.moq.as_ref().filter(|_| room.moq).map(|moq| moq::room::Room::new(&room.name, moq.limits)),
         receivers: room.outputs.iter().map(of_output).collect(),
     };
     Arc::new(Mutex::new(config.rooms.iter().map(room).collect()))
@@ -98,6 +117,8 @@ enum Local {
     Room(usize),
     /// All WebRTC sessions.
     Sessions,
+    /// The QUIC endpoint.
+    Quic,
 }
 
 /// The rooms of a worker.
@@ -108,6 +129,10 @@ pub struct Relay {
     by_local: HashMap<SocketAddr, Local>,
     /// `None`: there is no WebRTC.
     sessions: Option<Sessions>,
+    /// `None`: there is no Media over QUIC.
+    endpoint: Option<Endpoint>,
+    /// The first of the endpoint's timers.
+    first_timer: usize,
     /// Rooms that have something to send, each once.
     ready: VecDeque<usize>,
     /// What other workers had no room for, by room.
@@ -137,11 +162,15 @@ impl Relay {
         });
         let sessions = config.webrtc.iter().flat_map(|webrtc| &webrtc.listen);
         let by_local = by_local.chain(sessions.map(|address| (*address, Local::Sessions)));
+        let of_moq = config.moq.iter().flat_map(|moq| &moq.listen);
+        let by_local = by_local.chain(of_moq.map(|address| (*address, Local::Quic)));
         Self {
             worker,
             rooms: config.rooms.iter().enumerate().map(own).collect(),
             by_local: by_local.collect(),
             sessions: None,
+            endpoint: None,
+            first_timer: timers(config),
             ready: VecDeque::new(),
             refused: config.rooms.iter().map(|_| Default::default()).collect(),
             status,
@@ -161,6 +190,21 @@ impl Relay {
         let published = Arc::clone(&sessions.published);
         self.sessions = Some(sessions);
         Some(published)
+    }
+
+    /// Has sessions of Media over QUIC; `mailbox` is the worker's own.
+    ///
+    /// # Errors
+    /// There can be no TLS context.
+    pub fn set_endpoint(
+        &mut self,
+        shared: Arc<Shared>,
+        mailbox: Mailbox<Message>,
+    ) -> Result<(), EngineError> {
+        let mut endpoint = Endpoint::new(self.worker, shared, mailbox)?;
+        endpoint.set_first_timer(self.first_timer);
+        self.endpoint = Some(endpoint);
+        Ok(())
     }
 
     /// What this worker could not hand over, by room.
@@ -213,7 +257,7 @@ impl Relay {
             Some(Local::Sessions) => {
                 return self.dispatch_session(context, datagram, (remote, local), is_handed_over);
             }
-            None => return,
+            Some(Local::Quic) | None => return,
         };
         if let Some(owned) = &mut self.rooms[index] {
             owned.room.handle_datagram(datagram, remote, local, context.now);
@@ -231,6 +275,11 @@ impl Service for Relay {
     type Message = Message;
 
     fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+        if let Some(endpoint) = &mut self.endpoint
+            && self.by_local.get(&datagram.local) == Some(&Local::Quic)
+        {
+            return endpoint.take_datagram(context, datagram);
+        }
         let Datagram { payload, remote, local, .. } = datagram;
         self.dispatch(context, payload, (remote, local), false);
     }
@@ -261,11 +310,28 @@ impl Service for Relay {
                 drop(all);
                 self.happened(room, context);
             }
-            Message::Stop => self.stopped = true,
+            Message::Quic(message) => {
+                if let Some(endpoint) = &mut self.endpoint {
+                    endpoint.take_message(context, message);
+                }
+            }
+            Message::Stop => {
+                self.stopped = true;
+                if let Some(endpoint) = &mut self.endpoint {
+                    let deadline = context.now + FAREWELL;
+                    endpoint.take_message(context, quic::Message::Drain { deadline });
+                }
+            }
         }
     }
 
     fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
+        if token >= self.first_timer {
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.take_timer(context, token);
+            }
+            return;
+        }
         let Some(owned) = self.rooms.get_mut(token) else { return self.session_timeout(context, token) };
         if let Some(owned) = owned {
             owned.deadline = None;
@@ -275,6 +341,37 @@ impl Service for Relay {
     }
 
     fn poll_transmit(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+    ) -> Result<Transmit, IoError> {
+        let quic = match &mut self.endpoint {
+            Some(endpoint) => endpoint.fill(context, io)?,
+            None => Transmit::Done,
+        };
+        let rest = self.transmit_rest(context, io)?;
+        Ok(match (quic, rest) {
+            (Transmit::More, _) | (_, Transmit::More) => Transmit::More,
+            (Transmit::Blocked, _) | (_, Transmit::Blocked) => Transmit::Blocked,
+            (Transmit::Done, Transmit::Done) => Transmit::Done,
+        })
+    }
+
+    fn publish(&mut self) {
+        self.publish_rooms();
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.publish();
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.stopped && self.endpoint.as_ref().is_none_or(Endpoint::is_finished)
+    }
+}
+
+impl Relay {
+    /// What there is of rooms and WebRTC sessions.
+    fn transmit_rest(
         &mut self,
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
@@ -313,7 +410,7 @@ impl Service for Relay {
         Ok(Transmit::Done)
     }
 
-    fn publish(&mut self) {
+    fn publish_rooms(&mut self) {
         for owned in self.rooms.iter_mut().flatten() {
             if !std::mem::take(&mut owned.is_changed) {
                 continue;
@@ -337,10 +434,6 @@ impl Service for Relay {
         if let Some(sessions) = &self.sessions {
             sessions.published.store(&sessions.counters);
         }
-    }
-
-    fn is_finished(&self) -> bool {
-        self.stopped
     }
 }
 

@@ -50,11 +50,6 @@ impl Session {
         }
     }
 
-    /// It is time for [`Self::handle_deadline`].
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.deadline().is_some_and(|next| next <= now)
-    }
-
     /// Sweeps: ends what has timed out. True: the slice was used up, and there is more.
     pub(crate) fn handle_deadline(&mut self, turn: &mut Turn<'_>) -> bool {
         self.sweep.next = None;

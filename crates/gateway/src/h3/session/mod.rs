@@ -1,5 +1,6 @@
 //! The requests of one connection.
 
+mod application;
 mod deadlines;
 mod refusals;
 mod request_queue;
@@ -16,6 +17,7 @@ use expressway_web::memory::Account;
 
 use self::deadlines::Sweep;
 use self::request_queue::RequestQueue;
+use super::application::Http3;
 use super::blocked::BlockedStreams;
 use super::code;
 use super::early::Early;
@@ -31,6 +33,7 @@ const MAX_EARLY_PRIORITIES: usize = 128;
 
 /// HTTP/3 on one connection.
 pub(crate) struct Session {
+    http: Arc<Http3>,
     peer: Peer,
     incoming: Incoming,
     streams: StreamMap<RequestStream>,
@@ -65,12 +68,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// Opens HTTP/3 on a connection: SETTINGS are sent before anything else.
-    pub(crate) fn start(turn: &mut Turn<'_>) -> Self {
+    pub(crate) fn start(http: Arc<Http3>, turn: &mut Turn<'_>) -> Self {
         let settings = turn.link.settings();
         let mut seed = [0; 4];
         // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
         let _ = boring::rand::rand_bytes(&mut seed);
         let mut session = Self {
+            http,
             peer: Peer::new(max_section(turn), u32::from_ne_bytes(seed)),
             incoming: Incoming::default(),
             streams: StreamMap::default(),

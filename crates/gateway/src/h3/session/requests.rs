@@ -177,7 +177,7 @@ impl Session {
             }
             false => (None, RequestBody::empty()),
         };
-        let handler = &turn.link.setup.handler;
+        let handler = &self.http.handler;
         let exchange = if held {
             turn.worker.stats.requests_held_early += 1;
             self.early.hold(stream, handler, &request.head, body, (wake, &self.account))
@@ -196,7 +196,7 @@ impl Session {
         let mut state = RequestStream::new(stream, exchange, priority, request.content_length, &self.account);
         state.traced = traced;
         state.upload = upload.filter(|upload| upload.is_wanted());
-        if turn.link.setup.access_log.is_some() {
+        if self.http.access_log.is_some() {
             state.logged = Some(Logged::new(request.head, turn.now, &self.account));
         }
         self.open(turn, state, more);
@@ -223,7 +223,7 @@ impl Session {
         let exchange = Exchange::error(&method, status, HeaderMap::new());
         let mut state = RequestStream::new(stream, exchange, Priority::default(), None, &self.account);
         state.traced = traced;
-        if turn.link.setup.access_log.is_some() {
+        if self.http.access_log.is_some() {
             let head = RequestHead {
                 method,
                 scheme: Scheme::Https,

@@ -196,11 +196,11 @@ impl Session {
     }
 
     pub(super) fn log(&self, turn: &Turn<'_>, request: &RequestStream, complete: bool) {
-        if let (Some(log), Some(logged)) = (&turn.link.setup.access_log, &request.logged) {
+        if let (Some(log), Some(logged)) = (&self.http.access_log, &request.logged) {
             let mut record =
                 RequestStream::record(logged, request.status, request.body_sent, complete, turn.now);
             record.tls_cipher = self.cipher;
-            record.io_mode = &turn.link.setup.io_mode;
+            record.io_mode = &self.http.io_mode;
             record.cmcd = log.cmcd(&logged.head.headers);
             record.worker = u16::from(turn.worker.number);
             record.cache = request.cache();

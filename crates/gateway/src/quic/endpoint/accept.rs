@@ -13,7 +13,6 @@ use super::receive::Path;
 use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{Accept, Engine, EngineError, OpenError, Refusal, Transport};
 use crate::quic::header::{self, Header};
-use crate::quic::message::Message;
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
 use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
 
@@ -58,7 +57,7 @@ impl Endpoint {
     /// Starts handshakes, within a part of the turn; none while connections are owed their share, so that
     /// handshakes get at most half of a worker's time while connections want the rest. A handshake takes as
     /// long as its signature, which depends on the private key.
-    pub(super) fn admit(&mut self, context: &mut Context<'_, Message>) {
+    pub(super) fn admit<M>(&mut self, context: &mut Context<'_, M>) {
         if self.handshakes.is_empty() {
             return;
         }

@@ -1,10 +1,11 @@
 //! What an endpoint keeps for a connection, and what it does in its turn before it sends.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Link;
 use super::turn::Turn;
-use crate::h3::{Session, code};
+use crate::quic::application::Session;
 use crate::quic::stats::Stats;
 use crate::quic::table::Ids;
 
@@ -23,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A connection.
 pub(super) struct Connection {
     pub(super) link: Link,
-    pub(super) http: Http,
+    pub(super) upper: Upper,
     /// What the wheel has for it.
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
@@ -36,9 +37,9 @@ pub(super) struct Connection {
     shrinks: Option<Instant>,
 }
 
-/// The HTTP/3 side of a connection.
-pub(super) struct Http {
-    pub(super) session: Option<Box<Session>>,
+/// The application's side of a connection.
+pub(super) struct Upper {
+    pub(super) session: Option<Box<dyn Session>>,
     /// Packets came in since its last turn.
     pub(super) fresh: bool,
     /// The engine had nothing left to send at the end of its last turn, so streams can be refilled.
@@ -62,7 +63,7 @@ enum Notice {
 
 impl Connection {
     pub(super) fn new(link: Link) -> Self {
-        let http = Http {
+        let upper = Upper {
             session: None,
             fresh: true,
             drained: true,
@@ -70,12 +71,12 @@ impl Connection {
             notice: Notice::None,
             is_cut: false,
         };
-        Self { link, http, armed: None, release: None, queued: false, has_grown: true, shrinks: None }
+        Self { link, upper, armed: None, release: None, queued: false, has_grown: true, shrinks: None }
     }
 
-    /// Bytes of responses in memory that the client has not acknowledged.
+    /// Bytes in memory that the client has not acknowledged.
     pub(super) fn held(&self) -> usize {
-        self.http.session.as_ref().map_or(0, |session| session.held())
+        self.upper.session.as_ref().map_or(0, |session| session.held())
     }
 
     pub(super) fn handle_timer(&mut self, now: Instant, stats: &mut Stats) {
@@ -86,7 +87,7 @@ impl Connection {
         if self.shrinks.is_some_and(|shrinks| shrinks <= now) {
             (self.shrinks, self.has_grown) = (None, false);
             self.link.transport.shrink_to_fit();
-            if let Some(session) = &mut self.http.session {
+            if let Some(session) = &mut self.upper.session {
                 session.shrink_to_fit();
             }
         }
@@ -95,10 +96,10 @@ impl Connection {
 
     /// Takes in, at the end of a turn, whether there is something to do still.
     pub(super) fn follow_idleness(&mut self, now: Instant) {
-        let session = self.http.session.as_ref();
-        let is_busy = !self.http.drained
+        let session = self.upper.session.as_ref();
+        let is_busy = !self.upper.drained
             || self.is_cut()
-            || session.is_some_and(|session| session.active() > 0 || session.held() > 0);
+            || session.is_some_and(|session| session.is_busy() || session.held() > 0);
         if is_busy {
             (self.shrinks, self.has_grown) = (None, true);
         } else if self.has_grown && self.shrinks.is_none() {
@@ -109,13 +110,13 @@ impl Connection {
     /// When it must be woken.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let probe = self.link.probe.as_ref().and_then(|probe| probe.deadline());
-        let session = self.http.session.as_ref().and_then(|session| session.deadline());
+        let session = self.upper.session.as_ref().and_then(|session| session.deadline());
         let timeout = self.link.transport.timeout();
-        let notice = match self.http.notice {
+        let notice = match self.upper.notice {
             Notice::Given(until) => Some(until),
             Notice::None | Notice::Over => None,
         };
-        [timeout, self.release, self.http.linger, notice, self.shrinks, probe, session]
+        [timeout, self.release, self.upper.linger, notice, self.shrinks, probe, session]
             .into_iter()
             .flatten()
             .min()
@@ -123,16 +124,16 @@ impl Connection {
 
     /// Its last turn ended before all was done that could be.
     pub(super) fn is_cut(&self) -> bool {
-        self.http.is_cut && !self.link.transport.is_ending()
+        self.upper.is_cut && !self.link.transport.is_ending()
     }
 
     /// Streams could be refilled now.
     pub(super) fn has_room(&self) -> bool {
-        self.http.session.as_ref().is_some_and(|session| session.has_room(&self.link.transport))
+        self.upper.session.as_ref().is_some_and(|session| session.has_room(&self.link.transport))
     }
 }
 
-impl Http {
+impl Upper {
     /// Handles what arrived since the last turn, and gives streams the available room. `scratch` is for data that is read.
     pub(super) fn progress(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8], ids: &mut Ids) {
         if self.fresh || self.session.as_ref().is_some_and(|session| session.has_unread()) {
@@ -149,10 +150,10 @@ impl Http {
             self.is_cut |= self.with_session(turn, |session, turn| session.handle_woken(turn, scratch));
         }
         if self.drained {
-            self.is_cut |= self.with_session(turn, Session::handle_writable);
+            self.is_cut |= self.with_session(turn, |session, turn| session.handle_writable(turn));
         }
         if self.session.as_ref().is_some_and(|session| session.is_due(turn.now)) {
-            self.is_cut |= self.with_session(turn, Session::handle_deadline);
+            self.is_cut |= self.with_session(turn, |session, turn| session.handle_deadline(turn));
         }
         if self.session.as_ref().is_some_and(|session| session.can_begin()) {
             self.is_cut |= self.with_session(turn, |session, turn| session.handle_queue(turn, scratch));
@@ -166,11 +167,11 @@ impl Http {
     pub(super) fn with_session(
         &mut self,
         turn: &mut Turn<'_>,
-        action: impl FnOnce(&mut Session, &mut Turn<'_>) -> bool,
+        action: impl FnOnce(&mut dyn Session, &mut Turn<'_>) -> bool,
     ) -> bool {
         let Some(session) = &mut self.session else { return false };
         session.follow_limits(turn);
-        let is_left = action(session, turn);
+        let is_left = action(session.as_mut(), turn);
         session.watch(turn);
         is_left
     }
@@ -181,7 +182,8 @@ impl Http {
         }
         let done = turn.link.transport.is_established();
         if self.session.is_none() && (done || turn.link.transport.is_in_early_data()) {
-            self.session = Some(Box::new(Session::start(turn)));
+            let application = Arc::clone(&turn.link.setup.application);
+            self.session = Some(application.start(turn));
             if !done {
                 turn.worker.stats.connections_early_data += 1;
             }
@@ -205,7 +207,7 @@ impl Http {
     /// Says GOAWAY, and closes a connection that has had nothing to do for a while then; any, when the drain is over.
     fn follow_drain(&mut self, turn: &mut Turn<'_>) {
         if turn.worker.expired {
-            turn.link.transport.close(code::NO_ERROR, "");
+            turn.close("");
             return;
         }
         if turn.worker.retiring && !self.has_had_notice(turn) {
@@ -215,7 +217,7 @@ impl Http {
         if let Some(session) = &mut self.session {
             session.goaway(turn);
         }
-        let busy = self.session.as_ref().is_some_and(|session| session.active() > 0 || session.held() > 0);
+        let busy = self.session.as_ref().is_some_and(|session| session.is_busy() || session.held() > 0);
         if busy || !turn.link.established || turn.link.transport.is_ending() {
             self.linger = None;
             return;
@@ -224,7 +226,7 @@ impl Http {
             None => self.linger = Some(turn.now + LINGER),
             Some(linger) if linger <= turn.now => {
                 self.linger = None;
-                turn.link.transport.close(code::NO_ERROR, "");
+                turn.close("");
             }
             Some(_) => {}
         }

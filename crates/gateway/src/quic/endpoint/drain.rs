@@ -7,8 +7,6 @@ use expressway_netio::Context;
 use super::connection::Connection;
 use super::turn::Turn;
 use super::{DRAIN_TIMER, Endpoint};
-use crate::h3::Session;
-use crate::quic::message::Message;
 use crate::quic::table::Key;
 
 /// How long an endpoint without connections stays when it retires: a client that it has sent a Retry comes back with an ID of its,
@@ -21,12 +19,7 @@ const SWEPT: usize = 256;
 impl Endpoint {
     /// Makes every connection send GOAWAY in its turn. New ones are refused from now on, unless the process `retires`: then those that
     /// still come are of clients that began with it, and they have time to see the GOAWAY.
-    pub(super) fn begin_drain(
-        &mut self,
-        context: &mut Context<'_, Message>,
-        deadline: Instant,
-        retires: bool,
-    ) {
+    pub(super) fn begin_drain<M>(&mut self, context: &mut Context<'_, M>, deadline: Instant, retires: bool) {
         let is_sooner = self.worker.drain.is_none_or(|earlier| deadline < earlier);
         let hurries = self.worker.retiring && !retires;
         if !is_sooner && !hurries {
@@ -37,16 +30,16 @@ impl Endpoint {
         self.worker.drain = Some(deadline);
         let first = if retires { deadline.min(context.now + CROSSING) } else { deadline };
         self.worker.awaits_crossing = retires;
-        context.timers.arm(DRAIN_TIMER, first);
+        context.timers.arm(self.worker.first_timer + DRAIN_TIMER, first);
         self.sweep = Some(0);
     }
 
     /// What was armed for the drain is due: who retires has waited for what was on its way, or it is over.
-    pub(super) fn follow_drain(&mut self, context: &mut Context<'_, Message>) {
+    pub(super) fn follow_drain<M>(&mut self, context: &mut Context<'_, M>) {
         match self.worker.drain {
             Some(deadline) if context.now < deadline => {
                 self.worker.awaits_crossing = false;
-                context.timers.arm(DRAIN_TIMER, deadline);
+                context.timers.arm(self.worker.first_timer + DRAIN_TIMER, deadline);
             }
             _ => self.end_drain(),
         }
@@ -59,7 +52,7 @@ impl Endpoint {
     }
 
     /// Queues connections that have not been told of the drain or its end.
-    pub(super) fn sweep(&mut self, context: &mut Context<'_, Message>) {
+    pub(super) fn sweep<M>(&mut self, context: &mut Context<'_, M>) {
         while let Some(from) = self.sweep {
             let mut next = Some(from);
             for _ in 0..SWEPT {
@@ -77,14 +70,14 @@ impl Endpoint {
 
     /// Takes a connection that is over out of the table, with everything that leads to it, once all its requests are given
     /// up: many may take several turns.
-    pub(super) fn remove(&mut self, context: &mut Context<'_, Message>, key: Key) {
+    pub(super) fn remove<M>(&mut self, context: &mut Context<'_, M>, key: Key) {
         let Some(connection) = self.table.get_mut(key) else { return };
-        let Connection { link, http, .. } = connection;
+        let Connection { link, upper, .. } = connection;
         let mut part = context.slice.part();
         let mut turn = Turn { worker: &mut self.worker, link, key, now: context.now, slice: &mut part };
-        let is_left = http.with_session(&mut turn, Session::abandon);
+        let is_left = upper.with_session(&mut turn, |session, turn| session.abandon(turn));
         context.slice.rejoin(&part);
-        context.timers.cancel(key + 1);
+        context.timers.cancel(self.worker.first_timer + 1 + key);
         if is_left {
             return self.enqueue(key);
         }

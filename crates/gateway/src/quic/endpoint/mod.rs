@@ -42,10 +42,10 @@ use expressway_metrics::Published;
 use expressway_netio::mailbox::Mailbox;
 use expressway_netio::trace::{Arrival, Filter, Tracer};
 use expressway_netio::{Context, Datagram, IoError, PacketIo, Service, Transmit};
-use expressway_web::access_log::AccessLog;
+use expressway_web::Notify;
 use expressway_web::memory::Memory;
-use expressway_web::{Handler, Notify};
 
+use super::application::Application;
 use super::cid::Cid;
 use super::cid::{CheckKeys, CidIssuer, Routable};
 use super::engine::{Engine, EngineError};
@@ -65,25 +65,21 @@ use handshake_queue::HandshakeQueue;
 use replies::Replies;
 use turn::Worker;
 
-pub(crate) use turn::Turn;
+pub use turn::{Turn, Waker};
 
 /// What new connections of an endpoint are created with. Replaced as a whole by [`Shared::reload`]; a
 /// connection keeps the one it was created with.
 pub struct Setup {
     /// Limits, timers and TLS.
     pub settings: Settings,
-    /// Answers requests.
-    pub handler: Arc<dyn Handler>,
-    /// Gets one line per request.
-    pub access_log: Option<Arc<AccessLog>>,
-    /// The name of the I/O mode, for the access log.
-    pub io_mode: Arc<str>,
+    /// What is spoken.
+    pub application: Arc<dyn Application>,
 }
 
 /// Hand-over buffers of all workers together: enough for a batch from each queue to be on its way.
 const HANDOVER_BUFFERS: usize = 1024;
 
-/// The token of the endpoint's own timer; that of a connection is its key plus 1.
+/// The endpoint's own timer among its own; that of a connection is its key plus 1.
 const DRAIN_TIMER: usize = 0;
 
 /// Default limit in bytes for all connections together.
@@ -249,7 +245,7 @@ impl Shared {
     /// one about). Changes nothing when its TLS context or log files can't be made. All or none: no worker
     /// can be too busy to hear of it.
     pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
-        let made = self.next.iter().map(|_| Engine::new(&setup.settings));
+        let made = self.next.iter().map(|_| Engine::new(&setup));
         let engines = made.collect::<Result<Vec<_>, _>>()?;
         let former = std::mem::replace(&mut *self.lock_setup(), Arc::clone(&setup));
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(former);
@@ -309,7 +305,11 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The endpoint of worker number `worker`, whose own mailbox is `mailbox`.
-    pub fn new(worker: usize, shared: Arc<Shared>, mailbox: Mailbox<Message>) -> Result<Self, EngineError> {
+    pub fn new<M: From<Message> + Send + 'static>(
+        worker: usize,
+        shared: Arc<Shared>,
+        mailbox: Mailbox<M>,
+    ) -> Result<Self, EngineError> {
         let number = u8::try_from(worker).map_err(|_| EngineError::TooManyWorkers { worker })?;
         let revision = shared.revision.load(Ordering::Acquire);
         let setup = Arc::clone(&shared.lock_setup());
@@ -321,6 +321,7 @@ impl Endpoint {
             worker: Worker {
                 number,
                 stats: Stats::default(),
+                first_timer: 0,
                 notify: Arc::clone(&wakes) as Arc<dyn Notify>,
                 ledger: shared.memory.ledger(),
                 cids,
@@ -332,7 +333,7 @@ impl Endpoint {
                 expired: false,
                 tracer: Tracer::default(),
             },
-            engine: Engine::new(settings)?,
+            engine: Engine::new(&setup)?,
             tokens: shared.tokens(settings),
             table: Table::with_room(settings.max_connections, settings.connection_ids as usize),
             ready: VecDeque::new(),
@@ -397,10 +398,20 @@ impl Endpoint {
     }
 }
 
-impl Service for Endpoint {
-    type Message = Message;
+/// What a worker calls. A service that has an endpoint beside other things calls the same, with messages of its own that carry the
+/// endpoint's.
+impl Endpoint {
+    /// Has it arm timers from `first` on: those below are the caller's.
+    pub fn set_first_timer(&mut self, first: usize) {
+        self.worker.first_timer = first;
+    }
 
-    fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+    /// As [`Service::handle_datagram`].
+    pub fn take_datagram<M: From<Message> + Send>(
+        &mut self,
+        context: &mut Context<'_, M>,
+        datagram: Datagram<'_>,
+    ) {
         let (path, length) = ((datagram.local, datagram.remote), datagram.payload.len());
         let is_traced = self.worker.tracer.is_on();
         if is_traced {
@@ -412,7 +423,8 @@ impl Service for Endpoint {
         }
     }
 
-    fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
+    /// As [`Service::handle_message`].
+    pub fn take_message<M: From<Message> + Send>(&mut self, context: &mut Context<'_, M>, message: Message) {
         match message {
             Message::Datagram(mut datagram) => {
                 self.worker.stats.taken_over += 1;
@@ -420,7 +432,7 @@ impl Service for Endpoint {
                 if self.worker.tracer.is_on() {
                     self.note_handed_over();
                 }
-                self.receive(context.now, &[], datagram.buffer.payload_mut(), path);
+                self.receive::<M>(context.now, &[], datagram.buffer.payload_mut(), path);
             }
             // The list of wake-ups and the setup are looked at in every turn.
             Message::Wake => {}
@@ -429,7 +441,9 @@ impl Service for Endpoint {
         }
     }
 
-    fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
+    /// As [`Service::handle_timer`], for a timer from its first on.
+    pub fn take_timer<M>(&mut self, context: &mut Context<'_, M>, token: usize) {
+        let Some(token) = token.checked_sub(self.worker.first_timer) else { return };
         if token == DRAIN_TIMER {
             self.follow_drain(context);
             return;
@@ -441,9 +455,10 @@ impl Service for Endpoint {
         }
     }
 
-    fn poll_transmit(
+    /// As [`Service::poll_transmit`].
+    pub fn fill<M>(
         &mut self,
-        context: &mut Context<'_, Message>,
+        context: &mut Context<'_, M>,
         io: &mut dyn PacketIo,
     ) -> Result<Transmit, IoError> {
         self.follow_setup();
@@ -453,6 +468,30 @@ impl Service for Endpoint {
         self.worker.stats.response_bytes = levels.responses as u64;
         self.worker.stats.request_bytes = levels.requests as u64;
         Ok(left)
+    }
+}
+
+impl Service for Endpoint {
+    type Message = Message;
+
+    fn handle_datagram(&mut self, context: &mut Context<'_, Message>, datagram: Datagram<'_>) {
+        self.take_datagram(context, datagram);
+    }
+
+    fn handle_message(&mut self, context: &mut Context<'_, Message>, message: Message) {
+        self.take_message(context, message);
+    }
+
+    fn handle_timer(&mut self, context: &mut Context<'_, Message>, token: usize) {
+        self.take_timer(context, token);
+    }
+
+    fn poll_transmit(
+        &mut self,
+        context: &mut Context<'_, Message>,
+        io: &mut dyn PacketIo,
+    ) -> Result<Transmit, IoError> {
+        self.fill(context, io)
     }
 
     fn publish(&mut self) {

@@ -16,9 +16,9 @@ use crate::quic::settings::MIN_UDP_PAYLOAD;
 use crate::quic::table::Key;
 
 /// Who has a connection that this worker has not.
-enum Owner<'a> {
+enum Owner<'a, M> {
     /// Another worker of this process.
-    Worker(&'a Mailbox<Message>),
+    Worker(&'a Mailbox<M>),
     /// An older process.
     Older,
 }
@@ -29,10 +29,10 @@ pub(super) type Path = (SocketAddr, SocketAddr);
 impl Endpoint {
     /// Handles a datagram, or hands it over to the worker among `peers` that has its connection. What another worker
     /// handed over is never handed on: it comes with no peers.
-    pub(super) fn receive(
+    pub(super) fn receive<M: From<Message> + Send>(
         &mut self,
         now: Instant,
-        peers: &[Mailbox<Message>],
+        peers: &[Mailbox<M>],
         payload: &mut [u8],
         path: Path,
     ) {
@@ -97,7 +97,7 @@ impl Endpoint {
     /// Who else has the connection of an unknown ID, if this server issued it: the other worker that it names, or an older
     /// process. None also when there are fewer workers than before a restart, so that nobody has the connection; a client's own
     /// first ID looks like ours one time in 65,536. What was handed over or forwarded comes with no peers, and goes no further.
-    fn owner<'a>(&self, dcid: &Cid, peers: &'a [Mailbox<Message>]) -> Option<Owner<'a>> {
+    fn owner<'a, M>(&self, dcid: &Cid, peers: &'a [Mailbox<M>]) -> Option<Owner<'a, M>> {
         if peers.is_empty() {
             return None;
         }
@@ -124,12 +124,17 @@ impl Endpoint {
     }
 
     /// Gives the datagram to another worker.
-    fn hand_over(&mut self, owner: &Mailbox<Message>, payload: &[u8], (local, remote): Path) {
+    fn hand_over<M: From<Message> + Send>(
+        &mut self,
+        owner: &Mailbox<M>,
+        payload: &[u8],
+        (local, remote): Path,
+    ) {
         let Some(buffer) = self.shared.pool.take(payload) else {
             self.worker.stats.dropped_handover_buffer += 1;
             return;
         };
-        match owner.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
+        match owner.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local }).into()) {
             Ok(()) => self.worker.stats.handed_over += 1,
             Err(_) => self.worker.stats.dropped_handover_full += 1,
         }
@@ -149,7 +154,7 @@ impl Endpoint {
     /// Gives a datagram to its connection, which opens it in place.
     pub(super) fn open(&mut self, now: Instant, key: Key, payload: &mut [u8], cid: Option<Cid>, path: Path) {
         let Some(connection) = self.table.get_mut(key) else { return };
-        connection.http.fresh = true;
+        connection.upper.fresh = true;
         connection.has_grown = true;
         if self.shared.qlogs.are_wanted() {
             connection.link.offer_qlog(&self.shared.qlogs);

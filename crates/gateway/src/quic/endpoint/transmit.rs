@@ -16,7 +16,6 @@ use super::connection::Connection;
 use super::link::Link;
 use super::turn::Turn;
 use crate::quic::engine::Transport;
-use crate::quic::message::Message;
 use crate::quic::settings::{CongestionControl, MIN_UDP_PAYLOAD};
 use crate::quic::stats::Stats;
 use crate::quic::table::Key;
@@ -66,9 +65,9 @@ struct Burst {
 
 impl Endpoint {
     /// One turn of sending, and of all that connections have to do before they send.
-    pub(super) fn transmit(
+    pub(super) fn transmit<M>(
         &mut self,
-        context: &mut Context<'_, Message>,
+        context: &mut Context<'_, M>,
         io: &mut dyn PacketIo,
     ) -> Result<Transmit, IoError> {
         self.handle_wakes(context);
@@ -112,7 +111,7 @@ impl Endpoint {
     }
 
     /// Has requests that can make progress do so in their connections' turns.
-    fn handle_wakes(&mut self, context: &mut Context<'_, Message>) {
+    fn handle_wakes<M>(&mut self, context: &mut Context<'_, M>) {
         loop {
             if !self.has_wakes() {
                 self.woken.clear();
@@ -143,7 +142,7 @@ impl Endpoint {
         let key = (token >> 24) as usize & 0xff_ffff;
         let connection =
             self.table.get_mut(key).filter(|connection| connection.link.generation == generation);
-        let session = connection.and_then(|connection| connection.http.session.as_mut());
+        let session = connection.and_then(|connection| connection.upper.session.as_mut());
         match session.is_some_and(|session| session.wake(number)) {
             true => self.enqueue(key),
             false => self.worker.stats.wakeups_stale += 1,
@@ -151,24 +150,24 @@ impl Endpoint {
     }
 
     /// One connection's turn; none if it is gone.
-    fn turn(
+    fn turn<M>(
         &mut self,
-        context: &mut Context<'_, Message>,
+        context: &mut Context<'_, M>,
         io: &mut dyn PacketIo,
         key: Key,
     ) -> Result<Option<Burst>, IoError> {
         let now = context.now;
         let Some((connection, ids)) = self.table.get_with_ids(key) else { return Ok(None) };
         connection.queued = false;
-        let Connection { link, http, .. } = connection;
+        let Connection { link, upper, .. } = connection;
         link.follow_tracer(&self.worker.tracer);
         link.trace_acknowledged(&self.worker.tracer);
         let mut part = context.slice.part();
         let mut turn = Turn { worker: &mut self.worker, link, key, now, slice: &mut part };
-        http.progress(&mut turn, &mut self.scratch, ids);
+        upper.progress(&mut turn, &mut self.scratch, ids);
         context.slice.rejoin(&part);
         // Held back by the pacer it leaves the queue: the timer brings it back.
-        let held = Burst { drained: http.drained, release: connection.release, ..Burst::default() };
+        let held = Burst { drained: upper.drained, release: connection.release, ..Burst::default() };
         let mut burst = held;
         // What ends has no pace to keep, and may have no other turn.
         if connection.release.is_none_or(|release| release <= now) || link.transport.is_ending() {
@@ -178,7 +177,7 @@ impl Endpoint {
             if let Some(traced) = traced {
                 link.end_burst(&self.worker.tracer, traced, &self.worker.stats);
             }
-            http.drained = burst.drained;
+            upper.drained = burst.drained;
             connection.release = burst.release;
         }
         // A drained server waits for nobody's last words.
@@ -189,7 +188,7 @@ impl Endpoint {
             return Ok(Some(Burst { blocked: false, ..burst }));
         }
         connection.follow_idleness(now);
-        connection.arm(context, key);
+        connection.arm(context, self.worker.first_timer + 1 + key);
         let more = if connection.is_cut() || burst.blocked {
             true
         } else if burst.drained {
@@ -272,16 +271,16 @@ impl Link {
 }
 
 impl Connection {
-    /// Sets the timer to the next deadline. Nearly each packet moves that, mostly later: a timer left where it was would
+    /// Sets its timer to the next deadline. Nearly each packet moves that, mostly later: a timer left where it was would
     /// wake a sleeping worker for nothing.
-    fn arm(&mut self, context: &mut Context<'_, Message>, key: Key) {
+    fn arm<M>(&mut self, context: &mut Context<'_, M>, timer: usize) {
         let deadline = self.deadline();
         if deadline == self.armed {
             return;
         }
         match deadline {
-            Some(deadline) => context.timers.arm(key + 1, deadline),
-            None => context.timers.cancel(key + 1),
+            Some(deadline) => context.timers.arm(timer, deadline),
+            None => context.timers.cancel(timer),
         }
         self.armed = deadline;
     }

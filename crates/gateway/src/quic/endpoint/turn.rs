@@ -1,5 +1,6 @@
 //! What a worker's connections are driven with.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use expressway_web::memory::Ledger;
 use super::link::Link;
 use crate::h3::STREAM_MASK;
 use crate::quic::cid::CidIssuer;
+use crate::quic::engine::Transport;
 use crate::quic::reset::Resets;
 use crate::quic::stats::Stats;
 use crate::quic::table::Key;
@@ -19,6 +21,8 @@ use crate::quic::table::Key;
 pub(crate) struct Worker {
     pub(crate) number: u8,
     pub(crate) stats: Stats,
+    /// The first of the timers of its connections: those below are somebody else's.
+    pub(super) first_timer: usize,
     /// Told when exchanges can make progress.
     pub(crate) notify: Arc<dyn Notify>,
     /// The worker's account of memory.
@@ -45,8 +49,8 @@ impl Worker {
     }
 }
 
-/// A connection's turn, handed down from the endpoint to the requests.
-pub(crate) struct Turn<'a> {
+/// A connection's turn, handed down from the endpoint to the application.
+pub struct Turn<'a> {
     pub(crate) worker: &'a mut Worker,
     pub(crate) link: &'a mut Link,
     pub(super) key: Key,
@@ -55,9 +59,64 @@ pub(crate) struct Turn<'a> {
     pub(crate) slice: &'a mut Slice,
 }
 
+/// Has a connection's session go on in a turn of its worker; see [`Session::wake`](crate::quic::Session::wake).
+#[derive(Clone)]
+pub struct Waker {
+    notify: Arc<dyn Notify>,
+    token: u64,
+}
+
+impl Waker {
+    /// Wakes it, from any thread. A session that is gone meanwhile takes no harm.
+    pub fn wake(&self) {
+        self.notify.notify(self.token);
+    }
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Waker").field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
 impl Turn<'_> {
+    /// The streams of the connection.
+    pub fn transport(&mut self) -> &mut Transport {
+        &mut self.link.transport
+    }
+
+    /// Where the client is.
+    pub fn remote(&self) -> SocketAddr {
+        self.link.remote()
+    }
+
+    /// The time of the turn.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Ends a piece of work. True: what this turn may take is used up, and the rest is for the next one.
+    pub fn spend(&mut self) -> bool {
+        self.slice.is_spent() || self.slice.spend()
+    }
+
+    /// What wakes the session with `number`, modulo 2^24.
+    pub fn waker(&self, number: u64) -> Waker {
+        Waker { notify: Arc::clone(&self.worker.notify), token: self.numbered(number) }
+    }
+
+    /// Closes the connection because nothing is left to say.
+    pub(super) fn close(&mut self, reason: &str) {
+        let code = self.link.setup.application.closing_code();
+        self.link.transport.close(code, reason);
+    }
+
+    fn numbered(&self, number: u64) -> u64 {
+        u64::from(self.link.generation) << 48 | (self.key as u64) << 24 | number & STREAM_MASK
+    }
+
     /// The wake token of a request's stream.
     pub(crate) fn token(&self, stream: u64) -> u64 {
-        u64::from(self.link.generation) << 48 | (self.key as u64) << 24 | (stream >> 2) & STREAM_MASK
+        self.numbered(stream >> 2)
     }
 }

@@ -45,11 +45,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use boring::ssl::SslOptions;
 use bytes::Bytes;
 
+use super::application::{Application, StreamLimits};
 use super::cid::Cid;
+use super::endpoint::Setup;
 use super::settings::{CongestionControl, Settings};
 
-pub(crate) use stream::{Priority, Received, SendError};
-pub(crate) use transport::{OpenError, PathChange, Transport};
+pub(crate) use stream::Priority;
+pub use stream::{Received, SendError};
+pub use transport::Transport;
+pub(crate) use transport::{OpenError, PathChange};
 
 /// Why the engine could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -133,15 +137,16 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine that follows `settings`.
-    pub(crate) fn new(settings: &Settings) -> Result<Self, EngineError> {
+    /// An engine for connections made with `setup`.
+    pub(crate) fn new(setup: &Setup) -> Result<Self, EngineError> {
+        let Setup { settings, application } = setup;
         let mut context = settings.tls.quic()?;
         if !settings.session_tickets {
             context.set_options(SslOptions::NO_TICKET);
         }
         let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, context)?;
-        config.set_application_protos(&[ALPN])?;
-        limit(&mut config, settings);
+        config.set_application_protos(application.protocols())?;
+        limit(&mut config, settings, application.as_ref());
         let keylog = settings.keylog.as_ref().map(open_keylog).transpose()?;
         if keylog.is_some() {
             config.log_keys();
@@ -257,35 +262,32 @@ impl From<Refusal> for quiche::WireErrorCode {
     }
 }
 
-/// HTTP/3 (RFC 9114, section 3.1).
-const ALPN: &[u8] = b"h3";
-
-/// Client streams of one direction: control, two for QPACK, and room for reserved types (RFC 9114, section
-/// 6.2) which clients open to keep servers honest.
-const UNIDIRECTIONAL_STREAMS: u64 = 8;
-
-/// Control and QPACK streams carry little.
-const UNIDIRECTIONAL_WINDOW: u64 = 16 << 10;
-
 /// The initial window in packets of `max_payload` bytes, in which the engine counts once it probes the path
 /// MTU: as many bytes as `packets` of Ethernet's size, and ten packets at least (RFC 9002, section 7.2).
 fn initial_window(packets: usize, max_payload: usize) -> usize {
     (packets * 1472 / max_payload.max(1472)).max(packets.min(10))
 }
 
-fn limit(config: &mut quiche::Config, settings: &Settings) {
+fn limit(config: &mut quiche::Config, settings: &Settings, application: &dyn Application) {
+    let StreamLimits {
+        bidirectional,
+        unidirectional,
+        bidirectional_window,
+        unidirectional_window,
+        own_window,
+        connection_window,
+    } = application.limits(settings);
     let milliseconds = u64::try_from(settings.idle_timeout.as_millis()).unwrap_or(u64::MAX);
     config.set_max_idle_timeout(milliseconds);
     config.set_max_recv_udp_payload_size(settings.max_receive_payload());
-    // Request bodies are discarded, so one window serves all streams of a connection.
-    config.set_initial_max_data(settings.receive_window * 4);
-    config.set_max_connection_window(settings.receive_window * 4);
-    config.set_initial_max_stream_data_bidi_remote(settings.receive_window);
-    config.set_initial_max_stream_data_bidi_local(0);
-    config.set_initial_max_stream_data_uni(UNIDIRECTIONAL_WINDOW);
-    config.set_max_stream_window(settings.receive_window);
-    config.set_initial_max_streams_bidi(settings.max_requests);
-    config.set_initial_max_streams_uni(UNIDIRECTIONAL_STREAMS);
+    config.set_initial_max_data(connection_window);
+    config.set_max_connection_window(connection_window);
+    config.set_initial_max_stream_data_bidi_remote(bidirectional_window);
+    config.set_initial_max_stream_data_bidi_local(own_window);
+    config.set_initial_max_stream_data_uni(unidirectional_window);
+    config.set_max_stream_window(bidirectional_window.max(unidirectional_window).max(own_window));
+    config.set_initial_max_streams_bidi(bidirectional);
+    config.set_initial_max_streams_uni(unidirectional);
     config.set_active_connection_id_limit(settings.connection_ids);
     config.set_cc_algorithm(match settings.congestion {
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,

@@ -25,7 +25,7 @@ impl Default for Priority {
 
 /// What reading a stream brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub enum Received {
     /// This many bytes; `last` ends the stream with them.
     Data {
         /// Bytes at the front of the buffer.
@@ -41,7 +41,7 @@ pub(crate) enum Received {
 
 /// Why something was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SendError {
+pub enum SendError {
     /// No room now; the stream is named by [`Transport::writable`] when there is.
     Blocked,
     /// The stream is over: stopped by the peer, or the connection is closing.
@@ -61,19 +61,19 @@ impl From<quiche::Error> for SendError {
 impl Transport {
     /// Some stream has data to read.
     #[inline]
-    pub(crate) fn is_readable(&self) -> bool {
+    pub fn is_readable(&self) -> bool {
         self.quic.is_readable()
     }
 
     /// The next stream with something to read, once: it is named again only after all of it was read.
     #[inline]
-    pub(crate) fn readable(&mut self) -> Option<u64> {
+    pub fn readable(&mut self) -> Option<u64> {
         self.quic.stream_readable_next()
     }
 
     /// Reads `stream` into `out`.
     #[inline]
-    pub(crate) fn receive(&mut self, stream: u64, out: &mut [u8]) -> Received {
+    pub fn receive(&mut self, stream: u64, out: &mut [u8]) -> Received {
         match self.quic.stream_recv(stream, out) {
             Ok((length, last)) => Received::Data { length, last },
             Err(quiche::Error::StreamReset(_)) => Received::Reset,
@@ -84,18 +84,18 @@ impl Transport {
     /// The next stream that can take data or was stopped, once; see [`Self::capacity`] for how it is named
     /// again.
     #[inline]
-    pub(crate) fn writable(&mut self) -> Option<u64> {
+    pub fn writable(&mut self) -> Option<u64> {
         self.quic.stream_writable_next()
     }
 
     /// [`Self::writable`] would return a stream.
-    pub(crate) fn has_writable(&self) -> bool {
+    pub fn has_writable(&self) -> bool {
         self.quic.writable().len() > 0
     }
 
     /// Bytes that `stream` currently accepts, within flow control and the congestion window; after 0 the
     /// stream is returned by [`Self::writable`] once there is room. `None`: the peer has stopped it.
-    pub(crate) fn capacity(&mut self, stream: u64) -> Option<usize> {
+    pub fn capacity(&mut self, stream: u64) -> Option<usize> {
         let capacity = self.quic.stream_capacity(stream).ok()?;
         if capacity == 0 {
             let _ = self.quic.stream_writable(stream, 1);
@@ -104,19 +104,19 @@ impl Transport {
     }
 
     /// The engine has let go of `stream`: both ways are over, and all that was sent is acknowledged.
-    pub(crate) fn is_collected(&mut self, stream: u64) -> bool {
+    pub fn is_collected(&mut self, stream: u64) -> bool {
         matches!(self.quic.stream_capacity(stream), Err(quiche::Error::InvalidStreamState(_)))
     }
 
     /// `stream` can take something now. It is not named for having been asked about.
-    pub(crate) fn has_capacity(&mut self, stream: u64) -> bool {
+    pub fn has_capacity(&mut self, stream: u64) -> bool {
         self.quic.stream_capacity(stream).is_ok_and(|capacity| capacity > 0)
     }
 
     /// The peer has stopped `stream`, which we have sent something on and have not ended. If all of that was acknowledged, the
     /// engine may have let go of the stream with that.
     #[inline]
-    pub(crate) fn is_stopped(&mut self, stream: u64) -> bool {
+    pub fn is_stopped(&mut self, stream: u64) -> bool {
         use quiche::Error::{InvalidStreamState, StreamStopped};
         matches!(self.quic.stream_capacity(stream), Err(StreamStopped(_) | InvalidStreamState(_)))
     }
@@ -125,7 +125,7 @@ impl Transport {
     /// was. `last` ends the stream if all of it fits. When not all of it does, the stream is named by
     /// [`Self::writable`] once there is room.
     #[inline]
-    pub(crate) fn send(&mut self, stream: u64, data: &mut Bytes, last: bool) -> Result<usize, SendError> {
+    pub fn send(&mut self, stream: u64, data: &mut Bytes, last: bool) -> Result<usize, SendError> {
         if data.is_empty() {
             return if last { Ok(self.quic.stream_send(stream, &[], true)?) } else { Ok(0) };
         }
@@ -156,14 +156,20 @@ impl Transport {
         let _ = self.quic.stream_priority(stream, urgency, priority.incremental);
     }
 
-    /// Resets our side of `stream` with an HTTP/3 error code (RFC 9114, section 8.1).
-    pub(crate) fn reset_stream(&mut self, stream: u64, code: u64) {
+    /// Has streams of lower `urgency` sent before this one; 127 is what streams have by themselves.
+    pub fn set_urgency(&mut self, stream: u64, urgency: u8) {
+        // An error says that the stream is over.
+        let _ = self.quic.stream_priority(stream, urgency, false);
+    }
+
+    /// Resets our side of `stream` with an error code of the application's.
+    pub fn reset_stream(&mut self, stream: u64, code: u64) {
         // An error says that the stream is over already.
         let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Write, code);
     }
 
     /// Asks the peer to send no more on `stream`.
-    pub(crate) fn stop_stream(&mut self, stream: u64, code: u64) {
+    pub fn stop_stream(&mut self, stream: u64, code: u64) {
         let _ = self.quic.stream_shutdown(stream, quiche::Shutdown::Read, code);
     }
 }

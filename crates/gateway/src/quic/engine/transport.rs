@@ -34,7 +34,7 @@ pub(crate) enum PathChange {
 }
 
 /// The server side of a QUIC connection.
-pub(crate) struct Transport {
+pub struct Transport {
     pub(super) quic: Box<quiche::Connection<Buffers>>,
 }
 
@@ -158,7 +158,7 @@ impl Transport {
 
     /// The handshake is complete.
     #[inline]
-    pub(crate) fn is_established(&self) -> bool {
+    pub fn is_established(&self) -> bool {
         self.quic.is_established()
     }
 
@@ -180,12 +180,12 @@ impl Transport {
 
     /// It is closing or draining (RFC 9000, section 10.2): nothing new happens on it.
     #[inline]
-    pub(crate) fn is_ending(&self) -> bool {
+    pub fn is_ending(&self) -> bool {
         self.quic.is_draining() || self.quic.local_error().is_some() || self.quic.is_closed()
     }
 
-    /// Closes the connection with a code of HTTP/3 (RFC 9114, section 8.1); the peer is told by the next packet.
-    pub(crate) fn close(&mut self, code: u64, reason: &str) {
+    /// Closes the connection with a code of the application's; the peer is told by the next packet.
+    pub fn close(&mut self, code: u64, reason: &str) {
         // An error says that it is closing already.
         let _ = self.quic.close(true, code, reason.as_bytes());
     }
@@ -209,6 +209,11 @@ impl Transport {
         );
         #[cfg(not(feature = "qlog"))]
         let _ = (writer, local, remote);
+    }
+
+    /// The application protocol that was agreed on, by its ALPN ID; empty before the handshake.
+    pub fn protocol(&self) -> &[u8] {
+        self.quic.application_proto()
     }
 
     /// The subject of the client's certificate, if it has shown one.

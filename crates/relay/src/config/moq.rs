@@ -1,0 +1,185 @@
+//! The section `[moq]`: where sessions of Media over QUIC come to, and what they may take.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use expressway_settings::Size;
+use expressway_web::TokenKey;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::file::Problem;
+use crate::moq::room::Limits;
+
+/// Addresses that sessions come to at most.
+const ADDRESSES: usize = 8;
+/// Sessions of a worker at most.
+const SESSIONS: usize = 65_536;
+
+/// Where sessions come to.
+#[derive(Clone, Debug)]
+pub struct Moq {
+    /// UDP addresses of this host.
+    pub listen: Vec<SocketAddr>,
+    /// The chain of certificates.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub private_key: PathBuf,
+    /// Keys whose tokens are good; empty: nobody needs a token.
+    pub keys: Vec<TokenKey>,
+    /// Connections of a worker.
+    pub sessions: usize,
+    /// What may be taken of a room.
+    pub limits: Limits,
+}
+
+impl Moq {
+    /// Whether nothing differs but what the files of certificate and keys say.
+    pub fn same_but_keys(&self, other: &Self) -> bool {
+        (&self.listen, self.sessions, self.limits) == (&other.listen, other.sessions, other.limits)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MoqTable {
+    listen: Spanned<Vec<SocketAddr>>,
+    certificate: PathBuf,
+    private_key: PathBuf,
+    token_keys: Option<Spanned<PathBuf>>,
+    sessions: Option<Spanned<usize>>,
+    broadcasts: Option<Spanned<usize>>,
+    tracks: Option<Spanned<usize>>,
+    requests: Option<Spanned<usize>>,
+    track_cache: Option<Spanned<Size>>,
+    room_cache: Option<Spanned<Size>>,
+    max_object: Option<Spanned<Size>>,
+}
+
+/// A number within bounds, or what it is unless it is said.
+fn number(value: Option<Spanned<usize>>, usual: usize, most: usize, what: &str) -> Result<usize, Problem> {
+    match value {
+        None => Ok(usual),
+        Some(value) if (1..=most).contains(value.get_ref()) => Ok(value.into_inner()),
+        Some(value) => Err((value.span(), format!("1 to {most} {what}"))),
+    }
+}
+
+/// A size within bounds, or what it is unless it is said.
+fn size(
+    value: Option<Spanned<Size>>,
+    usual: usize,
+    (least, most): (u64, u64),
+    words: &str,
+) -> Result<usize, Problem> {
+    match value {
+        None => Ok(usual),
+        Some(value) if (least..=most).contains(&value.get_ref().0) => Ok(value.get_ref().0 as usize),
+        Some(value) => Err((value.span(), words.into())),
+    }
+}
+
+impl MoqTable {
+    /// What it means; paths are relative to `folder`.
+    pub(super) fn check(self, folder: &Path) -> Result<Moq, Problem> {
+        let (span, listen) = (self.listen.span(), self.listen.into_inner());
+        if listen.is_empty() || listen.len() > ADDRESSES {
+            return Err((span, format!("1 to {ADDRESSES} addresses")));
+        }
+        let is_wrong = |address: &&SocketAddr| {
+            address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0
+        };
+        if let Some(address) = listen.iter().find(is_wrong) {
+            return Err((span, format!("{address}: give an address of this host, and a port")));
+        }
+        let keys = match self.token_keys {
+            None => Vec::new(),
+            Some(file) => TokenKey::load(&folder.join(file.get_ref()))
+                .map_err(|error| (file.span(), error.to_string()))?,
+        };
+        let usual = Limits::default();
+        let of_room = self.room_cache.as_ref().map(Spanned::span);
+        let limits = Limits {
+            broadcasts: number(self.broadcasts, usual.broadcasts, 4096, "broadcasts")?,
+            tracks: number(self.tracks, usual.tracks, 1024, "tracks")?,
+            subscriptions: number(self.requests, usual.subscriptions, 4096, "requests")?,
+            track_cache: size(
+                self.track_cache,
+                usual.track_cache,
+                (64 << 10, 4 << 30),
+                "\"64KiB\" to \"4GiB\"",
+            )?,
+            room_cache: size(
+                self.room_cache,
+                usual.room_cache,
+                (64 << 10, 64 << 30),
+                "\"64KiB\" to \"64GiB\"",
+            )?,
+            frame: size(self.max_object, usual.frame as usize, (1 << 10, 1 << 30), "\"1KiB\" to \"1GiB\"")?
+                as u64,
+        };
+        if limits.room_cache < limits.track_cache {
+            return Err((of_room.unwrap_or(span), "`room_cache` is less than `track_cache`".into()));
+        }
+        Ok(Moq {
+            listen,
+            certificate: folder.join(self.certificate),
+            private_key: folder.join(self.private_key),
+            keys,
+            sessions: number(self.sessions, 1024, SESSIONS, "sessions")?,
+            limits,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expressway_settings::SourceFile;
+
+    use crate::config::Config;
+
+    fn parsed(moq: &str, room: &str) -> Result<Config, String> {
+        let text = format!("{moq}\n[[room]]\nname = \"a\"\n{room}\n");
+        let source = SourceFile { file: "relay.toml".into(), text };
+        Config::parse(&source).map_err(|error| error.to_string())
+    }
+
+    const SMALL: &str =
+        "[moq]\nlisten = [\"192.0.2.1:443\"]\ncertificate = \"cert.pem\"\nprivate_key = \"key.pem\"";
+
+    #[test]
+    fn a_room_may_be_of_moq_alone() {
+        let config = parsed(SMALL, "moq = true").unwrap();
+        let moq = config.moq.as_ref().unwrap();
+        assert!(config.rooms[0].moq);
+        assert_eq!((moq.sessions, moq.limits.track_cache), (1024, 16 << 20));
+        assert_eq!(config.listen(), moq.listen);
+        let more = format!("{SMALL}\ntrack_cache = \"1MiB\"\nroom_cache = \"2MiB\"\nrequests = 7");
+        let limits = parsed(&more, "moq = true").unwrap().moq.unwrap().limits;
+        assert_eq!((limits.track_cache, limits.room_cache, limits.subscriptions), (1 << 20, 2 << 20, 7));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told() {
+        let more = |line: &str| format!("{SMALL}\n{line}");
+        for (moq, room, words) in [
+            ("", "moq = true", "there is no [moq]"),
+            (SMALL, "moq = false", "no way to publish"),
+            (SMALL, "rtp_in = \"192.0.2.1:443\"", "is used by `[moq]`"),
+            (&SMALL.replace("192.0.2.1:443", "0.0.0.0:443"), "moq = true", "an address of this host"),
+            (&SMALL.replace("\"192.0.2.1:443\"", ""), "moq = true", "1 to 8 addresses"),
+            (&more("token_keys = \"/there/is/none\""), "moq = true", "/there/is/none"),
+            (&more("sessions = 0"), "moq = true", "1 to 65536 sessions"),
+            (&more("broadcasts = 5000"), "moq = true", "1 to 4096 broadcasts"),
+            (&more("tracks = 0"), "moq = true", "1 to 1024 tracks"),
+            (&more("requests = 0"), "moq = true", "1 to 4096 requests"),
+            (&more("track_cache = \"1KiB\""), "moq = true", "64KiB"),
+            (&more("room_cache = \"1MiB\""), "moq = true", "less than `track_cache`"),
+            (&more("max_object = \"1\""), "moq = true", "1KiB"),
+            (&more("cache = \"1MiB\""), "moq = true", "unknown field"),
+        ] {
+            let error = parsed(moq, room).unwrap_err();
+            assert!(error.contains(words) && error.contains("relay.toml"), "{moq}\n{room}: {error}");
+        }
+    }
+}

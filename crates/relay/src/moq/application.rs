@@ -1,0 +1,181 @@
+//! What connections of the endpoint are for: sessions in rooms.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use expressway_gateway::quic::{self, Application, Settings, StreamLimits, Turn};
+use expressway_h3::varint;
+use expressway_web::{TokenKey, TokenRule};
+use percent_encoding::percent_decode_str;
+
+use super::room::Room;
+use super::session::Session;
+use super::wire::{MAX_MESSAGE, session_code};
+
+/// moq-lite-05 (draft-lcurley-moq-lite, ALPN).
+pub const PROTOCOL: &[u8] = b"moq-lite-05";
+
+/// Groups that a publisher may have under way at a time, and streams that say what it is.
+const GROUPS: u64 = 128;
+/// Requests beside those that the limit of a session is for: announcements, GOAWAY.
+const REQUESTS: u64 = 16;
+/// Bytes of a group that may be under way.
+const GROUP_WINDOW: u64 = 1 << 20;
+/// Bytes that a publisher may have under way in all.
+const CONNECTION_WINDOW: u64 = 8 << 20;
+/// Bytes of answers to what we asked.
+const ANSWER_WINDOW: u64 = 64 << 10;
+
+/// What a session may do in its room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Announce broadcasts.
+    pub publish: bool,
+    /// Hear of broadcasts, and subscribe to their tracks.
+    pub subscribe: bool,
+}
+
+/// Rooms, and who may enter them.
+#[derive(Debug)]
+pub struct Moq {
+    rooms: HashMap<Box<str>, Arc<Room>>,
+    token: Option<TokenRule>,
+    /// Requests of a session at a time.
+    pub(super) requests: u64,
+    /// The relay as a hop: a number that no other has.
+    pub(super) hop: u64,
+    counts: Arc<Counts>,
+}
+
+/// What stays when keys change.
+#[derive(Debug, Default)]
+struct Counts {
+    sessions: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Moq {
+    /// Of these rooms, for clients with a token of one of these keys; without keys for all.
+    pub fn new(
+        rooms: impl IntoIterator<Item = Arc<Room>>,
+        keys: Vec<TokenKey>,
+        requests: usize,
+    ) -> Arc<Self> {
+        let mut seed = [0; 8];
+        // Two relays with the same number only miss each other's broadcasts.
+        let _ = boring::rand::rand_bytes(&mut seed);
+        Arc::new(Self {
+            rooms: rooms.into_iter().map(|room| (room.name.clone(), room)).collect(),
+            token: token(keys),
+            requests: requests as u64,
+            hop: (u64::from_ne_bytes(seed) & varint::MAX).max(1),
+            counts: Arc::default(),
+        })
+    }
+
+    /// The same, for clients with a token of one of these keys.
+    pub fn with_keys(&self, keys: Vec<TokenKey>) -> Arc<Self> {
+        let (rooms, counts) = (self.rooms.clone(), Arc::clone(&self.counts));
+        let (requests, hop) = (self.requests, self.hop);
+        Arc::new(Self { rooms, token: token(keys), requests, hop, counts })
+    }
+
+    /// Sessions that asked for no room that is there, or had no right to it.
+    pub fn refused_session(&self) -> &AtomicU64 {
+        &self.counts.refused
+    }
+
+    /// A number for a session or a broadcast, which no other has.
+    pub(super) fn number(&self) -> u64 {
+        self.counts.sessions.fetch_add(1, Relaxed)
+    }
+
+    /// The room that `target`, path and query of a URL, asks for, the path within it, and what the client may do there. `None`: there is no
+    /// such room, or no right to it.
+    pub(super) fn enter(&self, target: &str, remote: IpAddr) -> Option<(Arc<Room>, Box<str>, Rights)> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let path = percent_decode_str(path.trim_matches('/')).decode_utf8().ok()?;
+        let (name, prefix) = path.split_once('/').unwrap_or((&path, ""));
+        let room = self.rooms.get(name)?;
+        let mut rights = Rights { publish: true, subscribe: true };
+        if let Some(rule) = &self.token {
+            let token = query.split('&').find_map(|field| field.strip_prefix("token="));
+            let token = token.filter(|token| token.len() <= MAX_MESSAGE)?;
+            let token = percent_decode_str(token).decode_utf8().ok()?;
+            let permits = |word: &str| rule.permits(&token, &format!("/moq/{name}/{word}"), remote);
+            rights = Rights { publish: permits("publish"), subscribe: permits("subscribe") };
+        }
+        let is_allowed = rights.publish || rights.subscribe;
+        is_allowed.then(|| (Arc::clone(room), prefix.trim_matches('/').into(), rights))
+    }
+}
+
+fn token(keys: Vec<TokenKey>) -> Option<TokenRule> {
+    (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys, set_cookie: false })
+}
+
+impl Application for Moq {
+    fn protocols(&self) -> &[&[u8]] {
+        &[PROTOCOL]
+    }
+
+    fn limits(&self, _settings: &Settings) -> StreamLimits {
+        StreamLimits {
+            bidirectional: self.requests + REQUESTS,
+            unidirectional: GROUPS,
+            bidirectional_window: 2 * MAX_MESSAGE as u64,
+            unidirectional_window: GROUP_WINDOW,
+            own_window: ANSWER_WINDOW,
+            connection_window: CONNECTION_WINDOW,
+        }
+    }
+
+    fn closing_code(&self) -> u64 {
+        session_code::CANCEL
+    }
+
+    fn start(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn quic::Session> {
+        Box::new(Session::start(self, turn))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::room::Limits;
+    use super::*;
+
+    #[test]
+    fn a_room_is_entered_by_its_path() {
+        let moq = Moq::new([Room::new("a room", Limits::default())], Vec::new(), 8);
+        let enter = |target: &str| {
+            let entered = moq.enter(target, "192.0.2.1".parse().unwrap());
+            entered.map(|(room, prefix, _)| (room.name.to_string(), prefix.to_string()))
+        };
+        assert_eq!(enter("/a%20room"), Some(("a room".into(), String::new())));
+        assert_eq!(enter("a room/cam/1/?x=1"), Some(("a room".into(), "cam/1".into())));
+        for wrong in ["", "/", "/other", "/%ff", "?a room", "/a", "//"] {
+            assert_eq!(enter(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_says_what_may_be_done() {
+        // HMAC-SHA256 of the part before `~hmac=`, computed by openssl.
+        let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
+        let moq = Moq::new([Room::new("studio", Limits::default())], vec![key], 8);
+        let enter = |target: &str| {
+            moq.enter(target, "192.0.2.1".parse().unwrap())
+                .map(|(_, _, rights)| (rights.publish, rights.subscribe))
+        };
+        assert_eq!(enter("/studio"), None);
+        assert_eq!(enter("/studio?token=nonsense"), None);
+        let subscribes = "exp=4000000000~acl=/moq/studio/subscribe~hmac=62feb8dfd670268cc77761fdee1a02fd868307e51ef7c12c16c081a28c9cc4c6";
+        assert_eq!(enter(&format!("/studio?x=1&token={subscribes}")), Some((false, true)));
+        let both = "exp=4000000000~acl=/moq/studio/*~hmac=66f4f80b0a8b56fba0c8b1568ef3400bd4492ccad8b723235e24d431e5d16327";
+        assert_eq!(enter(&format!("/studio?token={both}")), Some((true, true)));
+        assert_eq!(enter(&format!("/other?token={both}")), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! A room: its broadcasts, by path, and the limits of what it keeps.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use expressway_gateway::quic::Waker;
+use slab::Slab;
+
+use super::track::{End, Track};
+use super::wire::stream_code;
+use crate::status::{MoqCounters, MoqGauges};
+
+/// What sessions may take of a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Broadcasts of the room.
+    pub broadcasts: usize,
+    /// Tracks of a broadcast.
+    pub tracks: usize,
+    /// Subscriptions and other requests of a session at a time.
+    pub subscriptions: usize,
+    /// Bytes of a track that are kept.
+    pub track_cache: usize,
+    /// Bytes of all tracks of a room that are kept.
+    pub room_cache: usize,
+    /// Bytes of a frame.
+    pub frame: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            broadcasts: 64,
+            tracks: 64,
+            subscriptions: 128,
+            track_cache: 16 << 20,
+            room_cache: 64 << 20,
+            frame: 4 << 20,
+        }
+    }
+}
+
+/// A room.
+#[derive(Debug)]
+pub struct Room {
+    /// Its name.
+    pub name: Box<str>,
+    /// What may be taken of it.
+    pub limits: Limits,
+    /// What has happened in it.
+    pub counters: MoqCounters,
+    /// What it is like.
+    pub gauges: MoqGauges,
+    cached: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    broadcasts: BTreeMap<Box<str>, Arc<Broadcast>>,
+    watchers: Slab<Watcher>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    waker: Waker,
+    is_woken: bool,
+}
+
+/// A broadcast that is announced.
+#[derive(Debug)]
+pub struct Broadcast {
+    /// Tells it from others that had or will have its path.
+    pub number: u64,
+    /// Its path within the room.
+    pub path: Box<str>,
+    /// Its path as its publisher knows it.
+    pub own_path: Box<str>,
+    /// Relays that it has passed.
+    pub hops: Vec<u64>,
+    /// The session that publishes it.
+    pub publisher: Arc<Publisher>,
+    tracks: Mutex<HashMap<Box<str>, Arc<Track>>>,
+}
+
+/// A session that publishes, as those see it who want something of it.
+#[derive(Debug)]
+pub struct Publisher {
+    /// Tells sessions apart.
+    pub id: u64,
+    waker: Waker,
+    /// Tracks of which something is wanted or not any more, each once.
+    queue: Mutex<VecDeque<Arc<Track>>>,
+}
+
+impl Publisher {
+    /// A session that `waker` wakes.
+    pub fn new(id: u64, waker: Waker) -> Arc<Self> {
+        Arc::new(Self { id, waker, queue: Mutex::default() })
+    }
+
+    /// Has the session look at a track.
+    pub fn ask(&self, track: &Arc<Track>) {
+        if track.enqueue() {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::clone(track));
+            self.waker.wake();
+        }
+    }
+
+    /// The next track to look at.
+    pub fn next(&self) -> Option<Arc<Track>> {
+        let track = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        track.inspect(|track| track.dequeue())
+    }
+}
+
+impl Room {
+    /// An empty one.
+    pub fn new(name: &str, limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            limits,
+            counters: MoqCounters::default(),
+            gauges: MoqGauges::default(),
+            cached: AtomicUsize::new(0),
+            state: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are kept.
+    pub fn cached(&self) -> usize {
+        self.cached.load(Relaxed)
+    }
+
+    /// Takes so many bytes of what may be kept. False: so many are not left.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let most = self.limits.room_cache;
+        let taken = self.cached.fetch_update(Relaxed, Relaxed, |cached| {
+            cached.checked_add(bytes).filter(|cached| *cached <= most)
+        });
+        taken.is_ok()
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.cached.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Adds a broadcast, in place of one with that path; that one's subscribers are told. False: there are too many.
+    pub fn announce(&self, broadcast: Arc<Broadcast>) -> bool {
+        let mut state = self.lock();
+        let is_known = state.broadcasts.contains_key(&broadcast.path);
+        if !is_known && state.broadcasts.len() >= self.limits.broadcasts {
+            return false;
+        }
+        let former = state.broadcasts.insert(broadcast.path.clone(), broadcast);
+        self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
+        state.wake();
+        drop(state);
+        if let Some(former) = former {
+            self.counters.replaced.fetch_add(1, Relaxed);
+            former.close();
+        }
+        true
+    }
+
+    /// Takes a broadcast away if it is still that one.
+    pub fn retract(&self, broadcast: &Arc<Broadcast>) {
+        let mut state = self.lock();
+        if state.broadcasts.get(&broadcast.path).is_some_and(|known| Arc::ptr_eq(known, broadcast)) {
+            state.broadcasts.remove(&broadcast.path);
+            self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
+            state.wake();
+        }
+    }
+
+    /// The broadcast with that path.
+    pub fn find(&self, path: &str) -> Option<Arc<Broadcast>> {
+        self.lock().broadcasts.get(path).cloned()
+    }
+
+    /// All broadcasts, by path.
+    pub fn broadcasts(&self) -> Vec<Arc<Broadcast>> {
+        self.lock().broadcasts.values().cloned().collect()
+    }
+
+    /// Has `waker` woken when broadcasts come or go.
+    pub fn watch(&self, waker: Waker) -> usize {
+        self.lock().watchers.insert(Watcher { waker, is_woken: false })
+    }
+
+    /// A watcher has been woken: what changes from now on wakes it again.
+    pub fn look(&self, watcher: usize) {
+        if let Some(watcher) = self.lock().watchers.get_mut(watcher) {
+            watcher.is_woken = false;
+        }
+    }
+
+    /// It is not to be woken any more.
+    pub fn unwatch(&self, watcher: usize) {
+        self.lock().watchers.try_remove(watcher);
+    }
+}
+
+impl State {
+    fn wake(&mut self) {
+        for (_, watcher) in &mut self.watchers {
+            if !std::mem::replace(&mut watcher.is_woken, true) {
+                watcher.waker.wake();
+            }
+        }
+    }
+}
+
+impl Broadcast {
+    /// A broadcast of a session.
+    pub fn new(
+        number: u64,
+        (path, own_path): (&str, &str),
+        hops: Vec<u64>,
+        publisher: Arc<Publisher>,
+    ) -> Arc<Self> {
+        let (path, own_path) = (path.into(), own_path.into());
+        Arc::new(Self { number, path, own_path, hops, publisher, tracks: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Track>>> {
+        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows.
+    pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
+        let mut tracks = self.lock();
+        if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
+            return Some(Arc::clone(track));
+        }
+        if tracks.len() >= room.limits.tracks && !tracks.contains_key(name) {
+            tracks.retain(|_, track| !track.is_idle());
+            if tracks.len() >= room.limits.tracks {
+                return None;
+            }
+        }
+        let track = Track::new(Arc::clone(room), &self.own_path, name);
+        tracks.insert(name.into(), Arc::clone(&track));
+        Some(track)
+    }
+
+    /// Its tracks that something is or was asked of.
+    pub fn tracks(&self) -> Vec<Arc<Track>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// It is over: so are its tracks.
+    pub fn close(&self) {
+        while self.close_one() {}
+    }
+
+    /// Ends one of its tracks. False: there is none any more.
+    pub fn close_one(&self) -> bool {
+        let mut tracks = self.lock();
+        let Some(name) = tracks.keys().next().cloned() else { return false };
+        let track = tracks.remove(&name);
+        drop(tracks);
+        if let Some(track) = track {
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+            self.publisher.ask(&track);
+        }
+        true
+    }
+}

@@ -1,0 +1,490 @@
+//! A track: the groups that are kept of it, and who follows it.
+//!
+//! ```text
+//!  publisher's session ─▶ append ─▶ group: chunks, as they came ─┬▶ Place of a subscriber ─▶ its stream
+//!                                    (one copy for all)          └▶ …
+//! ```
+//!
+//! A group is kept as the octets of its frames, in the order they came in: nothing is put together again for a subscriber, whose QUIC
+//! packets take them from the same buffers. What is kept is bounded by octets, of the track and of the room, and by groups: the
+//! oldest goes first, and a group that is too large for itself ends where it is. Sessions are on several workers, so that a track
+//! has a lock, held for one chunk at a time.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use expressway_gateway::quic::Waker;
+use slab::Slab;
+
+use super::room::Room;
+use super::wire::{TrackInfo, stream_code};
+
+/// Groups that are kept of a track at most.
+pub const GROUPS: usize = 256;
+/// Sessions and fetches that follow one track at most: each new chunk wakes all of them.
+pub const FOLLOWERS: usize = 4096;
+/// What a chunk takes beside its octets.
+const CHUNK: usize = 64;
+
+/// A track of a broadcast.
+#[derive(Debug)]
+pub struct Track {
+    /// The path of the broadcast as its publisher knows it.
+    pub broadcast: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    room: Arc<Room>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    info: Option<TrackInfo>,
+    /// It will get nothing more.
+    end: Option<End>,
+    /// By ascending number.
+    groups: VecDeque<Group>,
+    /// What they take.
+    bytes: usize,
+    /// The highest number that was ever seen.
+    newest: Option<u64>,
+    followers: Slab<Follower>,
+    /// Of these, who wants what is to come.
+    subscribers: usize,
+    /// The publisher's session has it in its queue.
+    is_queued: bool,
+}
+
+/// Why a track gets nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its publisher says that there is no group from this one on.
+    Complete(u64),
+    /// For this reason, a code of a stream.
+    Failed(u64),
+}
+
+#[derive(Debug)]
+struct Group {
+    sequence: u64,
+    chunks: Vec<Bytes>,
+    bytes: usize,
+    /// It has ended: whole, or for a reason.
+    end: Option<Result<(), u64>>,
+    /// Since when there is a newer one.
+    old_since: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Follower {
+    waker: Waker,
+    /// It was woken and has not looked since.
+    is_woken: bool,
+    subscribes: bool,
+}
+
+/// How far a subscriber is in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The group.
+    pub sequence: u64,
+    /// Chunks that were taken whole.
+    chunk: usize,
+    /// Octets of the next that were taken.
+    offset: usize,
+}
+
+/// What is next at a place.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// These octets.
+    Octets(Bytes),
+    /// Nothing yet.
+    Wait,
+    /// The group is complete.
+    Complete,
+    /// It will not be complete, for this reason, a code of a stream.
+    Gone(u64),
+}
+
+/// What a publisher's octets came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// They are kept.
+    Kept,
+    /// The group has ended or is not kept: nothing more of it is wanted.
+    Unwanted(u64),
+}
+
+impl Track {
+    /// A track of a broadcast in `room`, of which nothing is known.
+    pub fn new(room: Arc<Room>, broadcast: &str, name: &str) -> Arc<Self> {
+        room.gauges.tracks.fetch_add(1, Relaxed);
+        Arc::new(Self { broadcast: broadcast.into(), name: name.into(), room, state: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its room.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Adds somebody who is woken by what is new; one that `subscribes` has the publisher send. `None`: there are too many, or the track
+    /// has ended.
+    pub fn follow(&self, waker: Waker, subscribes: bool) -> Option<usize> {
+        let mut state = self.lock();
+        if state.followers.len() >= FOLLOWERS || state.end.is_some() {
+            return None;
+        }
+        state.subscribers += usize::from(subscribes);
+        Some(state.followers.insert(Follower { waker, is_woken: false, subscribes }))
+    }
+
+    /// Takes it away. True: nobody wants the publisher to send any more.
+    pub fn unfollow(&self, key: usize) -> bool {
+        let mut state = self.lock();
+        let Some(follower) = state.followers.try_remove(key) else { return false };
+        state.subscribers -= usize::from(follower.subscribes);
+        follower.subscribes && state.subscribers == 0
+    }
+
+    /// Somebody wants the publisher to send.
+    pub fn is_wanted(&self) -> bool {
+        self.lock().subscribers > 0
+    }
+
+    /// Nobody follows it.
+    pub fn is_idle(&self) -> bool {
+        self.lock().followers.is_empty()
+    }
+
+    /// Takes the place in the publisher's queue. False: it has it already.
+    pub fn enqueue(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_queued, true)
+    }
+
+    /// It has left the publisher's queue.
+    pub fn dequeue(&self) {
+        self.lock().is_queued = false;
+    }
+
+    /// What it is like, once that is known.
+    pub fn info(&self) -> Option<TrackInfo> {
+        self.lock().info
+    }
+
+    /// Says what it is like.
+    pub fn set_info(&self, info: TrackInfo) {
+        let mut state = self.lock();
+        state.info = Some(info);
+        state.wake();
+    }
+
+    /// Whether it has ended.
+    pub fn end(&self) -> Option<End> {
+        self.lock().end
+    }
+
+    /// Ends it. Groups that are under way end by themselves, or with their session.
+    pub fn finish(&self, end: End) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+            if let End::Failed(code) = end {
+                for group in state.groups.iter_mut().filter(|group| group.end.is_none()) {
+                    group.end = Some(Err(code));
+                }
+            }
+            state.wake();
+        }
+    }
+
+    /// Forgets what is kept: nobody follows it and its publisher has stopped.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        self.room.release(std::mem::take(&mut state.bytes));
+        state.groups.clear();
+        state.newest = None;
+    }
+
+    /// Begins a group. False: it is known already, or older than all that is kept of many.
+    pub fn begin(&self, sequence: u64, now: Instant) -> bool {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let at = state.groups.partition_point(|group| group.sequence < sequence);
+        let is_known = state.groups.get(at).is_some_and(|group| group.sequence == sequence);
+        if is_known || state.end.is_some() || at == 0 && state.groups.len() >= GROUPS {
+            return false;
+        }
+        for group in state.groups.range_mut(..at) {
+            group.old_since.get_or_insert(now);
+        }
+        let old_since = state.newest.is_some_and(|newest| newest > sequence).then_some(now);
+        state.groups.insert(at, Group { sequence, chunks: Vec::new(), bytes: 0, end: None, old_since });
+        state.newest = state.newest.max(Some(sequence));
+        if state.groups.len() > GROUPS {
+            self.evict(state);
+        }
+        state.wake();
+        true
+    }
+
+    /// Keeps octets of a group.
+    pub fn append(&self, sequence: u64, octets: Bytes) -> Appended {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(at) = state.position(sequence) else { return Appended::Unwanted(stream_code::EVICTED) };
+        if let Some(end) = state.groups[at].end {
+            return Appended::Unwanted(end.err().unwrap_or(stream_code::CANCEL));
+        }
+        let cost = octets.len() + CHUNK;
+        let limits = self.room.limits;
+        let mut has_room = self.room.reserve(cost);
+        while (!has_room || state.bytes + cost > limits.track_cache) && state.groups.len() > 1 {
+            let oldest = state.groups[0].sequence;
+            self.evict(state);
+            if oldest == sequence {
+                if has_room {
+                    self.room.release(cost);
+                }
+                state.wake();
+                return Appended::Unwanted(stream_code::EVICTED);
+            }
+            has_room = has_room || self.room.reserve(cost);
+        }
+        let Some(at) = state.position(sequence) else { return Appended::Unwanted(stream_code::EVICTED) };
+        if !has_room || state.bytes + cost > limits.track_cache {
+            if has_room {
+                self.room.release(cost);
+            }
+            let group = &mut state.groups[at];
+            let freed = std::mem::take(&mut group.bytes);
+            group.chunks = Vec::new();
+            group.end = Some(Err(stream_code::GROUP_TOO_LARGE));
+            state.bytes -= freed;
+            self.room.release(freed);
+            self.room.counters.dropped_group_too_large.fetch_add(1, Relaxed);
+            state.wake();
+            return Appended::Unwanted(stream_code::GROUP_TOO_LARGE);
+        }
+        let group = &mut state.groups[at];
+        group.chunks.push(octets);
+        group.bytes += cost;
+        state.bytes += cost;
+        state.wake();
+        Appended::Kept
+    }
+
+    /// Ends a group: whole, or for a reason, a code of a stream.
+    pub fn end_group(&self, sequence: u64, end: Result<(), u64>) {
+        let mut state = self.lock();
+        if let Some(at) = state.position(sequence)
+            && state.groups[at].end.is_none()
+        {
+            state.groups[at].end = Some(end);
+            state.wake();
+        }
+    }
+
+    /// The oldest group leaves what is kept.
+    fn evict(&self, state: &mut State) {
+        if let Some(group) = state.groups.pop_front() {
+            state.bytes -= group.bytes;
+            self.room.release(group.bytes);
+            self.room.counters.groups_evicted.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A follower has been woken, or looks by itself: what comes from now on wakes it again.
+    pub fn look(&self, follower: usize) {
+        if let Some(follower) = self.lock().followers.get_mut(follower) {
+            follower.is_woken = false;
+        }
+    }
+
+    /// The group that a subscriber is to have next: the first from `from` on that is not older than `max_age`, the newest if all
+    /// are, and the newest at first (`None`).
+    pub fn choose(&self, from: Option<u64>, max_age: Duration, now: Instant) -> Option<u64> {
+        let state = self.lock();
+        let newest = state.groups.back()?.sequence;
+        let Some(from) = from else { return Some(newest) };
+        let at = state.groups.partition_point(|group| group.sequence < from);
+        let fresh = state.groups.range(at..).find(|group| !group.is_old(max_age, now));
+        fresh.map(|group| group.sequence)
+    }
+
+    /// Whether a group is older than that: there has been a newer one for so long.
+    pub fn is_old(&self, sequence: u64, max_age: Duration, now: Instant) -> bool {
+        let state = self.lock();
+        state.position(sequence).is_none_or(|at| state.groups[at].is_old(max_age, now))
+    }
+
+    /// Whether a group is kept, or coming in.
+    pub fn has(&self, sequence: u64) -> bool {
+        self.lock().position(sequence).is_some()
+    }
+
+    /// The highest number of a group that there was.
+    pub fn newest(&self) -> Option<u64> {
+        self.lock().newest
+    }
+
+    /// What is next at a place.
+    pub fn next(&self, place: &Place) -> Next {
+        let state = self.lock();
+        let Some(at) = state.position(place.sequence) else { return Next::Gone(stream_code::EVICTED) };
+        let group = &state.groups[at];
+        match (group.chunks.get(place.chunk), group.end) {
+            (_, Some(Err(code))) => Next::Gone(code),
+            (Some(chunk), _) => Next::Octets(chunk.slice(place.offset..)),
+            (None, Some(Ok(()))) => Next::Complete,
+            (None, None) => Next::Wait,
+        }
+    }
+}
+
+impl Drop for Track {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.room.release(state.bytes);
+        self.room.gauges.tracks.fetch_sub(1, Relaxed);
+    }
+}
+
+impl State {
+    fn position(&self, sequence: u64) -> Option<usize> {
+        self.groups.binary_search_by_key(&sequence, |group| group.sequence).ok()
+    }
+
+    /// Wakes all who follow it and were not woken since they looked.
+    fn wake(&mut self) {
+        for (_, follower) in &mut self.followers {
+            if !std::mem::replace(&mut follower.is_woken, true) {
+                follower.waker.wake();
+            }
+        }
+    }
+}
+
+impl Group {
+    fn is_old(&self, max_age: Duration, now: Instant) -> bool {
+        self.old_since.is_some_and(|since| now.saturating_duration_since(since) > max_age)
+    }
+}
+
+impl Place {
+    /// The beginning of a group.
+    pub fn new(sequence: u64) -> Self {
+        Self { sequence, chunk: 0, offset: 0 }
+    }
+
+    /// `taken` octets of `octets`, which were next, are done with.
+    pub fn advance(&mut self, octets: usize, taken: usize) {
+        if taken < octets {
+            self.offset += taken;
+        } else {
+            (self.chunk, self.offset) = (self.chunk + 1, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::room::Limits;
+    use super::*;
+
+    fn track(track_cache: usize, room_cache: usize) -> Arc<Track> {
+        let limits = Limits { track_cache, room_cache, ..Limits::default() };
+        Track::new(Room::new("studio", limits), "cam", "video")
+    }
+
+    fn read(track: &Track, place: &mut Place) -> Vec<u8> {
+        let mut out = Vec::new();
+        while let Next::Octets(octets) = track.next(place) {
+            out.extend_from_slice(&octets);
+            place.advance(octets.len(), octets.len());
+        }
+        out
+    }
+
+    #[test]
+    fn a_group_is_read_while_it_comes_in_and_to_its_end() {
+        let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
+        assert!(track.begin(7, now));
+        assert!(!track.begin(7, now), "twice");
+        assert_eq!(track.append(7, Bytes::from_static(b"abc")), Appended::Kept);
+        let mut place = Place::new(7);
+        assert_eq!(track.next(&place), Next::Octets(Bytes::from_static(b"abc")));
+        place.advance(3, 1);
+        assert_eq!(track.next(&place), Next::Octets(Bytes::from_static(b"bc")));
+        place.advance(2, 2);
+        assert_eq!(track.next(&place), Next::Wait);
+        assert_eq!(track.append(7, Bytes::from_static(b"d")), Appended::Kept);
+        track.end_group(7, Ok(()));
+        assert_eq!(track.append(7, Bytes::from_static(b"e")), Appended::Unwanted(stream_code::CANCEL));
+        assert_eq!(read(&track, &mut place), b"d");
+        assert_eq!(track.next(&place), Next::Complete);
+        // Another reader has the same buffers from the start.
+        assert_eq!(read(&track, &mut Place::new(7)), b"abcd");
+        assert_eq!(track.next(&Place::new(8)), Next::Gone(stream_code::EVICTED));
+    }
+
+    #[test]
+    fn the_newest_comes_first_and_old_ones_are_skipped() {
+        let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
+        let age = Duration::from_millis(500);
+        assert_eq!(track.choose(None, age, now), None);
+        for sequence in [3, 5, 4] {
+            assert!(track.begin(sequence, now));
+        }
+        assert_eq!(track.choose(None, age, now), Some(5), "the newest at first");
+        assert_eq!(track.choose(Some(4), age, now), Some(4));
+        let later = now + Duration::from_secs(1);
+        assert_eq!(track.choose(Some(3), age, later), Some(5), "3 and 4 are old");
+        assert!(track.is_old(4, age, later) && !track.is_old(5, age, later));
+        assert_eq!(track.choose(Some(6), age, later), None);
+        assert!(track.is_old(2, age, now), "it is not there");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let now = Instant::now();
+        let chunk = || Bytes::from(vec![0; 1000 - CHUNK]);
+        let both = track(3000, 1 << 20);
+        for sequence in 0..5 {
+            assert!(both.begin(sequence, now));
+            assert_eq!(both.append(sequence, chunk()), Appended::Kept);
+        }
+        assert_eq!(both.room().cached(), 3000);
+        assert!(!both.has(1) && both.has(2));
+        // A group that alone is too large ends, and the next begins anew.
+        for _ in 0..2 {
+            assert_eq!(both.append(4, chunk()), Appended::Kept);
+        }
+        assert_eq!(both.append(4, chunk()), Appended::Unwanted(stream_code::GROUP_TOO_LARGE));
+        assert_eq!(both.next(&Place::new(4)), Next::Gone(stream_code::GROUP_TOO_LARGE));
+        assert_eq!(both.room().cached(), 0);
+        assert!(both.begin(5, now));
+        assert_eq!(both.append(5, chunk()), Appended::Kept);
+        // The room is full because of another track.
+        let limits = Limits { track_cache: 3000, room_cache: 2000, ..Limits::default() };
+        let room = Room::new("studio", limits);
+        let (one, two) = (Track::new(Arc::clone(&room), "a", "t"), Track::new(Arc::clone(&room), "b", "t"));
+        assert!(one.begin(0, now) && two.begin(0, now));
+        assert_eq!((one.append(0, chunk()), one.append(0, chunk())), (Appended::Kept, Appended::Kept));
+        assert_eq!(two.append(0, chunk()), Appended::Unwanted(stream_code::GROUP_TOO_LARGE));
+        drop(one);
+        assert_eq!(room.cached(), 0);
+        for sequence in 1..=GROUPS as u64 {
+            assert!(two.begin(sequence, now));
+        }
+        assert!(!two.has(0) && two.has(1), "so many groups at most");
+        assert!(!two.begin(0, now), "older than all that is kept");
+    }
+}
