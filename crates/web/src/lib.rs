@@ -14,7 +14,7 @@
 //! * [`CompressOptions`] say what is compressed on its way out.
 //! * [`access_log`] writes one line a request from a thread of its own.
 //! * [`patience`] says which clients are too slow.
-//! * [`metrics`] is how caches, pool and log expose their counters.
+//! * [`expressway_metrics`] has the counters of caches, pool and log.
 #![forbid(unsafe_code)]
 
 pub mod access_log;
