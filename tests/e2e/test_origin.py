@@ -98,7 +98,9 @@ def test_files_pass_through_as_they_are(make_lab, make_server, static, certifica
     server = serve(make_server, lab, f'origin = "http://127.0.0.1:{FILES}"\n')
     whole = clients.sha256(root / "long.mp4")
     got = ask(lab, certificates, [{"path": "/long.mp4"}, {"path": "/long.mp4", "count": 4}], at_once=5)
-    assert [(reply.status, reply.sha256) for reply in got] == [(200, whole)] * 5
+    assert [(reply.status, reply.bytes, reply.reset, reply.sha256 == whole) for reply in got] == [
+        (200, (root / "long.mp4").stat().st_size, None, True)
+    ] * 5
     (head,) = ask(lab, certificates, [{"method": "HEAD", "path": "/long.mp4"}])
     assert head.bytes == 0 and head.field("content-length") == [str((root / "long.mp4").stat().st_size)]
     etag = head.field("etag")[0]

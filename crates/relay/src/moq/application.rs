@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use expressway_gateway::quic::{self, Application, Settings, StreamLimits, Turn};
 use expressway_h3::varint;
-use expressway_web::{TokenKey, TokenRule};
+use expressway_web::{TokenKey, TokenKeys, TokenRule};
 use percent_encoding::percent_decode_str;
 
 use super::room::Room;
@@ -114,7 +114,7 @@ impl Moq {
 }
 
 fn token(keys: Vec<TokenKey>) -> Option<TokenRule> {
-    (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys, set_cookie: false })
+    (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys: TokenKeys::new(keys), set_cookie: false })
 }
 
 impl Application for Moq {
