@@ -176,7 +176,7 @@ mod tests {
             (&more("track_cache = \"1KiB\""), "moq = true", "64KiB"),
             (&more("room_cache = \"1MiB\""), "moq = true", "less than `track_cache`"),
             (&more("max_object = \"1\""), "moq = true", "1KiB"),
-            (&more("cache = \"1MiB\""), "moq = true", "unknown field"),
+            (&more("cache = \"1MiB\""), "moq = true", "unknown key"),
         ] {
             let error = parsed(moq, room).unwrap_err();
             assert!(error.contains(words) && error.contains("relay.toml"), "{moq}\n{room}: {error}");

@@ -308,15 +308,22 @@ impl Track {
         }
     }
 
-    /// The group that a subscriber is to have next: the first from `from` on that is not older than `max_age`, the newest if all
-    /// are, and the newest at first (`None`).
-    pub fn choose(&self, from: Option<u64>, max_age: Duration, now: Instant) -> Option<u64> {
+    /// The group that a subscriber is to have next, and how many are passed over that are kept: the first from `next` on that is not
+    /// below `floor` and not older than `max_age`, and the newest at first (`None`).
+    pub fn choose(
+        &self,
+        (next, floor): (Option<u64>, Option<u64>),
+        max_age: Duration,
+        now: Instant,
+    ) -> Option<(u64, u64)> {
         let state = self.lock();
         let newest = state.groups.back()?.sequence;
-        let Some(from) = from else { return Some(newest) };
-        let at = state.groups.partition_point(|group| group.sequence < from);
-        let fresh = state.groups.range(at..).find(|group| !group.is_old(max_age, now));
-        fresh.map(|group| group.sequence)
+        let Some(next) = next else { return Some((newest, 0)) };
+        let position = |from: u64| state.groups.partition_point(|group| group.sequence < from);
+        let (first, from) = (position(next), position(floor.map_or(next, |floor| floor.max(next))));
+        let passed = state.groups.range(from..).position(|group| !group.is_old(max_age, now))?;
+        let chosen = from + passed;
+        Some((state.groups[chosen].sequence, (chosen - first) as u64))
     }
 
     /// Whether a group is older than that: there has been a newer one for so long.
@@ -439,16 +446,17 @@ mod tests {
     fn the_newest_comes_first_and_old_ones_are_skipped() {
         let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
         let age = Duration::from_millis(500);
-        assert_eq!(track.choose(None, age, now), None);
+        assert_eq!(track.choose((None, None), age, now), None);
         for sequence in [3, 5, 4] {
             assert!(track.begin(sequence, now));
         }
-        assert_eq!(track.choose(None, age, now), Some(5), "the newest at first");
-        assert_eq!(track.choose(Some(4), age, now), Some(4));
+        assert_eq!(track.choose((None, None), age, now), Some((5, 0)), "the newest at first");
+        assert_eq!(track.choose((Some(4), None), age, now), Some((4, 0)));
+        assert_eq!(track.choose((Some(3), Some(5)), age, now), Some((5, 2)), "what is below was given up");
         let later = now + Duration::from_secs(1);
-        assert_eq!(track.choose(Some(3), age, later), Some(5), "3 and 4 are old");
+        assert_eq!(track.choose((Some(3), None), age, later), Some((5, 2)), "3 and 4 are old");
         assert!(track.is_old(4, age, later) && !track.is_old(5, age, later));
-        assert_eq!(track.choose(Some(6), age, later), None);
+        assert_eq!(track.choose((Some(6), None), age, later), None);
         assert!(track.is_old(2, age, now), "it is not there");
     }
 

@@ -95,6 +95,8 @@ enum Incoming {
     Answers(Answers, Vec<u8>),
     /// Whatever it is, nobody wants it.
     Ignored,
+    /// The peer was asked to send no more of it, and nothing of it is kept: QUIC does not name it again.
+    Stopped,
 }
 
 impl Session {
@@ -181,7 +183,7 @@ impl Session {
                 Ok(()) => Incoming::Group(group),
                 Err(code) => {
                     turn.transport().stop_stream(stream, code);
-                    Incoming::Ignored
+                    Incoming::Stopped
                 }
             },
             Incoming::Updates(key, mut buffer) => {
@@ -200,6 +202,9 @@ impl Session {
             }
             other => other,
         };
+        if matches!(next, Incoming::Stopped) {
+            return Ok(());
+        }
         self.incoming.insert(stream, next);
         if let Some((_, has_ended)) = self.held.iter_mut().find(|(held, _)| *held == stream) {
             *has_ended |= last;
@@ -262,7 +267,7 @@ impl Session {
             // Nothing is measured for the peer (PROBE), and types to come are none of ours.
             _ => {
                 self.refuse(turn, stream, stream_code::CANCEL);
-                return Ok(Incoming::Ignored);
+                return Ok(Incoming::Stopped);
             }
         };
         match read {
@@ -315,7 +320,7 @@ impl Session {
     /// The peer has ended its side of a stream, or reset it.
     fn handle_end(&mut self, turn: &mut Turn<'_>, stream: u64, is_reset: bool) {
         match self.incoming.remove(&stream) {
-            None | Some(Incoming::Ignored) => {}
+            None | Some(Incoming::Ignored | Incoming::Stopped) => {}
             Some(Incoming::Begun(_)) => {
                 if stream & 2 == 0 {
                     self.writers.reset(turn.transport(), stream, stream_code::CANCEL);

@@ -125,7 +125,7 @@ impl Session {
     ) -> Incoming {
         let unwanted = |turn: &mut Turn<'_>, code: u64| {
             turn.transport().stop_stream(stream, code);
-            Incoming::Ignored
+            Incoming::Stopped
         };
         // One that we have unsubscribed from may be on its way still.
         let Some(upstream) = self.upstreams.by_id.get_mut(&group.subscription) else {
@@ -167,7 +167,7 @@ impl Session {
                     // The end of our side ends the subscription.
                     self.writers.write(turn.transport(), stream, Vec::new(), true);
                     turn.transport().stop_stream(stream, stream_code::CANCEL);
-                    self.incoming.insert(stream, Incoming::Ignored);
+                    self.incoming.remove(&stream);
                 }
                 if !has_ended {
                     track.clear();

@@ -119,7 +119,7 @@ impl Session {
     pub(super) fn watch(&mut self, turn: &mut Turn<'_>, stream: u64, asked: AnnounceRequest<'_>) -> Incoming {
         let Some(place) = self.place.clone().filter(|_| self.watches.len() < WATCHES) else {
             self.refuse(turn, stream, stream_code::NO_CAPACITY);
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         };
         let key = place.room.watch(turn.waker(BROADCASTS));
         self.watches.push(Watch {
@@ -255,26 +255,26 @@ impl Session {
     /// The peer wants to know what a track is like.
     pub(super) fn tell(&mut self, turn: &mut Turn<'_>, stream: u64, asked: TrackRequest<'_>) -> Incoming {
         let Some((broadcast, track)) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         };
         if track.info().is_none() {
             broadcast.publisher.ask(&track);
         }
-        self.add(turn, stream, (broadcast, track), Kind::Info).map_or(Incoming::Ignored, Incoming::End)
+        self.add(turn, stream, (broadcast, track), Kind::Info).map_or(Incoming::Stopped, Incoming::End)
     }
 
     /// The peer wants one group.
     pub(super) fn fetch(&mut self, turn: &mut Turn<'_>, stream: u64, asked: Fetch<'_>) -> Incoming {
         let Some(found) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         };
         let room = Arc::clone(found.1.room());
         if !found.1.has(asked.group) {
             room.counters.fetches_missed.fetch_add(1, Relaxed);
             self.refuse(turn, stream, stream_code::NOT_FOUND);
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         }
-        let Some(key) = self.add(turn, stream, found, Kind::Fetch) else { return Incoming::Ignored };
+        let Some(key) = self.add(turn, stream, found, Kind::Fetch) else { return Incoming::Stopped };
         room.counters.fetches.fetch_add(1, Relaxed);
         let place = Place::new(asked.group);
         self.deliveries
@@ -293,7 +293,7 @@ impl Session {
         updates: &[u8],
     ) -> Incoming {
         let Some((broadcast, track)) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         };
         let kind = Kind::Subscription(Subscription {
             id: asked.id,
@@ -306,7 +306,7 @@ impl Session {
         });
         let publisher = Arc::clone(&broadcast.publisher);
         let Some(key) = self.add(turn, stream, (broadcast, Arc::clone(&track)), kind) else {
-            return Incoming::Ignored;
+            return Incoming::Stopped;
         };
         publisher.ask(&track);
         Incoming::Updates(key, updates.to_vec())
@@ -450,8 +450,9 @@ impl Session {
                 return false;
             }
             let Wishes { end, priority, .. } = subscription.wishes;
-            let chosen = track.choose(subscription.next.max(subscription.floor), subscription.max_age(), now);
-            let Some(sequence) = chosen.filter(|sequence| end.is_none_or(|end| *sequence <= end)) else {
+            let chosen = track.choose((subscription.next, subscription.floor), subscription.max_age(), now);
+            let chosen = chosen.filter(|(sequence, _)| end.is_none_or(|end| *sequence <= end));
+            let Some((sequence, passed)) = chosen else {
                 self.finish(turn, key, track);
                 return false;
             };
@@ -470,9 +471,7 @@ impl Session {
             {
                 Answer::Drop { first, last: sequence - 1, code: stream_code::OLD }.write(&mut out);
             }
-            if let Some(first) = skipped {
-                track.room().counters.groups_skipped.fetch_add(sequence - first, Relaxed);
-            }
+            track.room().counters.groups_skipped.fetch_add(passed, Relaxed);
             if !out.is_empty() {
                 self.writers.write(turn.transport(), answers, out, false);
             }
