@@ -1,9 +1,10 @@
 """`expressway qlog`: the events of one connection of a running server, beside what the client's own library logged."""
 
 import json
+import re
+import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,8 @@ def test_a_new_connection_is_recorded_as_its_client_saw_it(make_lab, make_server
     assert end["name"] == "loglevel:info" and end["data"]["message"] == "end of the recording: the connection has closed; 0 events lost"
     names = {event["name"].split(":")[1] for event in events}
     assert {"packet_sent", "packet_received", "parameters_set"} <= names, names
+    tokens = re.findall(r'"stateless_reset_token":"(\w*)"', file.read_text())
+    assert len(tokens) > 1 and not any(tokens), "who has one can end the connection"
     # Nobody asks any more: others are not recorded, and the file is that of one connection.
     assert ask(lab)[0]["status"] == 200
     assert parse(file.read_text()) == events
@@ -148,6 +151,11 @@ def test_a_recording_is_bounded_in_size_and_time_and_alone(make_lab, make_server
     code, error = refused(server, "--client", "192.0.2.1", "--seconds", "1", "-w", tmp_path / "none")
     assert code == 1 and "no datagram of such a connection came within 1 s" in error
     assert not (tmp_path / "none").exists()
+    waiting = start(server, tmp_path / "none", "--client", "192.0.2.1", "--seconds", "60", times=3)
+    waiting.send_signal(signal.SIGINT)
+    code, error = finish(waiting)
+    assert code == 1 and "interrupted before a datagram of such a connection came" in error and "60 s" not in error
+    assert not (tmp_path / "none").exists()
     code, error = refused(server, "--client", "192.0.2.1", "-w", file)
     assert code == 2 and "exists" in error
     code, error = refused(server, "--client", "edge.test", "-w", tmp_path / "none")
@@ -159,11 +167,16 @@ def test_a_recording_is_bounded_in_size_and_time_and_alone(make_lab, make_server
 
 def test_a_reader_that_goes_or_does_not_read_ends_the_recording(make_lab, make_server) -> None:
     lab = make_lab()
-    server = make_server(lab, mode="udp")
+    # What the kernel keeps for a reader is little, so that a recording has more.
+    run_inside(lab.server_namespace, lambda: Path("/proc/sys/net/ipv4/tcp_wmem").write_text("4096 16384 65536"))
+    server = make_server(lab, mode="udp", more={"admin": {"write_timeout": '"1s"'}})
     order = json.dumps({"client": lab.client["ipv4"], "seconds": 3600})
 
     def unread() -> socket.socket:
-        taken = socket.create_connection(ADMIN, LIMIT)
+        taken = socket.socket()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
+        taken.settimeout(LIMIT)
+        taken.connect(ADMIN)
         head = f"POST /qlog HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(order)}\r\n\r\n"
         taken.sendall((head + order).encode())
         return taken
@@ -174,9 +187,20 @@ def test_a_reader_that_goes_or_does_not_read_ends_the_recording(make_lab, make_s
     server.wait_log("qlog ended")
     stuck = run_inside(lab.server_namespace, unread)
     server.wait_log("qlog started", 2)
-    place, paths = address(lab.server["ipv4"]), ["/clip.mp4"] * 4
-    deadline = time.monotonic() + LIMIT
-    while server.log().count("qlog ended") < 2:
-        assert time.monotonic() < deadline, server.log()
-        assert {answer.status for answer in fetch(lab, "quicgo", place, server.settings.certificates, paths)} == {200}
+    # One connection that stays: nothing but the reader's time can end the recording.
+    words = [PEERS / "venv/bin/python", CLIENTS / "aioquic_tls.py", "-connect", address(lab.server["ipv4"])]
+    words += ["-name", HOST, "-path", "/long.mp4", "-hold"]
+    client = subprocess.Popen(lab.inside("client", *map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert client.stdin and client.stdout
+        client.stdout.readline()
+        client.stdin.write("\n")
+        client.stdin.flush()
+        server.wait_log("qlog ended", 2)
+        assert client.poll() is None and server.metrics().sum("connections") == 1
+        client.stdin.close()
+        assert json.loads(client.stdout.read())["status"] == 200
+    finally:
+        client.terminate()
+        client.wait(LIMIT)
     stuck.close()

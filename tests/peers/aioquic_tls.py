@@ -3,8 +3,8 @@
 
 Prints {"names": [...], "resumed": bool, "status": that of the path} or {"error": CODE}, where CODE is that of the server's CONNECTION_CLOSE.
 With -early the request goes out with the first packets if the session allows it, and there is "early", whether the server took it as
-such; "cid" is a connection ID that the server issued. With -hold there is a line with "cid" first, and the request goes out after a line of
-input.
+such; "cid" is a connection ID that the server issued. With -hold there is a line with "cid" first, the request goes out after a line of
+input, and the connection stays until there is another or the end of it.
 """
 
 import argparse
@@ -103,6 +103,8 @@ async def main(arguments: argparse.Namespace) -> dict:
                 print(json.dumps({"cid": client._quic._peer_cid.cid.hex()}), flush=True)
                 await asyncio.to_thread(sys.stdin.readline)
             status = await (asked or client.ask(arguments.name, arguments.path))
+            if arguments.hold:
+                await asyncio.to_thread(sys.stdin.readline)
             names: list[str] = []
             if leaf:
                 extension = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName)

@@ -114,8 +114,9 @@ pub(crate) enum Command {
     Trace(Trace),
     /// Write the qlog of one connection of a running gateway
     ///
-    /// Records the first connection that matches and of which a datagram comes, from that datagram on, until it closes or a limit is reached. The file
-    /// is for qvis and other readers of qlog; its last event says why the recording ended. SIGINT ends it and keeps what there is.
+    /// Waits for the first datagram of a matching connection, and records that connection from then on, until it closes or a limit is
+    /// reached. The file is for qvis and other readers of qlog; its last event says why the recording ended. SIGINT ends it and keeps what
+    /// there is.
     ///
     /// Needs the process's admin listener (`listen` of `[admin]`).
     Qlog(Qlog),

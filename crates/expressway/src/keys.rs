@@ -28,22 +28,29 @@ fn new(arguments: &KeysNew) -> Result<ExitCode, Failure> {
         let problem = "exists: `expressway keys rotate` replaces it without harm to servers that have it";
         return Err(Failure::usage(format!("{}: {problem}", document.display())));
     }
-    files::folder(out).map_err(Failure::run_time)?;
-    let signer = match private.exists() {
-        true => signer(&private)?,
-        false => {
-            let signer = Signer::random().map_err(Failure::run_time)?;
-            let pem = signer.private_pem().map_err(Failure::run_time)?;
-            files::create(&private, &pem, 0o600).map_err(Failure::run_time)?;
-            signer
-        }
+    let is_new = !private.exists();
+    let signer = match is_new {
+        true => Signer::random().map_err(Failure::run_time)?,
+        false => signer(&private)?,
     };
-    if !public.exists() {
+    let first = Document::new(now()).map_err(Failure::run_time)?;
+    let text = first.signed(&signer).map_err(Failure::run_time)?;
+    // Before anything is written: servers that get it would take nothing of this signer.
+    let has_public = public.exists();
+    if has_public && Document::parse(text.as_bytes(), &signers(&public)?).is_err() {
+        let problem =
+            format!("is not the public key of {}: remove it, and it is made anew", private.display());
+        return Err(Failure::usage(format!("{}: {problem}", public.display())));
+    }
+    files::folder(out).map_err(Failure::run_time)?;
+    if is_new {
+        let pem = signer.private_pem().map_err(Failure::run_time)?;
+        files::create(&private, &pem, 0o600).map_err(Failure::run_time)?;
+    }
+    if !has_public {
         let pem = signer.public_pem().map_err(Failure::run_time)?;
         files::create(&public, &pem, 0o644).map_err(Failure::run_time)?;
     }
-    let first = Document::new(now()).map_err(Failure::run_time)?;
-    let text = first.signed(&signer).map_err(Failure::run_time)?;
     files::create(&document, text.as_bytes(), 0o640).map_err(Failure::run_time)?;
     let paths = [&document, &private, &public].map(|path| path.display().to_string());
     let text = match arguments.json {
@@ -63,10 +70,16 @@ fn rotate(arguments: &KeysRotate) -> Result<ExitCode, Failure> {
         Some(file) => signers(file)?,
         None => signer.public().map_err(Failure::run_time)?,
     };
+    // One after another: two that began with the same document would end with two of the same version.
+    let lock = files::lock(&arguments.file).map_err(Failure::run_time)?;
     let before = read(&arguments.file, &known)?;
     let after = before.rotated(now()).map_err(Failure::run_time)?;
     let text = after.signed(&signer).map_err(Failure::run_time)?;
-    files::replace(&arguments.file, text.as_bytes()).map_err(Failure::run_time)?;
+    let warning = files::replace(&arguments.file, text.as_bytes(), &lock).map_err(Failure::run_time)?;
+    drop(lock);
+    if let Some(warning) = warning {
+        eprintln!("expressway: {warning}");
+    }
     tell(&after, false, arguments.json)
 }
 

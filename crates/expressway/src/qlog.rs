@@ -44,9 +44,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         writeln!(out, "{line}").map_err(failed)
     });
     // What has come is worth something, whatever the rest was.
-    let events = followed?;
+    let (events, is_stopped) = followed?;
     match file {
         Some(mut out) => out.flush().map_err(failed)?,
+        None if is_stopped => {
+            return Err(admin.failure("interrupted before a datagram of such a connection came"));
+        }
         None => {
             let problem = format!("no datagram of such a connection came within {} s", arguments.seconds);
             return Err(admin.failure(&problem));
@@ -56,19 +59,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes line by line, and counts them.
+/// Takes line by line, and counts them; says too whether it was told to stop.
 fn follow(
     admin: &Admin,
     mut lines: Lines,
     stopped: impl Fn() -> bool,
     mut take: impl FnMut(&str) -> Result<(), Failure>,
-) -> Result<u64, Failure> {
+) -> Result<(u64, bool), Failure> {
     let failed = |error: std::io::Error| admin.failure(&format!("the recording broke off: {error}"));
     lines.set_patience(PATIENCE).map_err(failed)?;
     let mut events = 0;
     while !stopped() {
         match lines.poll().map_err(failed)? {
-            Part::End => break,
+            Part::End => return Ok((events, false)),
             Part::Nothing => {}
             Part::Line(line) => {
                 take(&line)?;
@@ -76,5 +79,5 @@ fn follow(
             }
         }
     }
-    Ok(events)
+    Ok((events, true))
 }

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
+
 /// Makes a folder that others may not look into, if it is not there.
 ///
 /// # Errors
@@ -28,15 +30,40 @@ pub fn create(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     written.map_err(|error| named(path, &error))
 }
 
-/// Puts other contents in a file's place by renaming. Mode and owner stay.
+/// Who replaces files of a folder, one after another. Others wait until this is dropped, or the process ends.
+#[derive(Debug)]
+pub struct Lock {
+    _folder: File,
+}
+
+/// Waits until nobody else replaces files beside this one.
+///
+/// # Errors
+/// Names the file.
+pub fn lock(path: &Path) -> Result<Lock, String> {
+    let locked = || {
+        let folder = File::open(parent(path))?;
+        // On the folder: another file has the file's name afterwards.
+        while let Err(error) = flock(&folder, FlockOperation::LockExclusive) {
+            if error != rustix::io::Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        Ok(Lock { _folder: folder })
+    };
+    locked().map_err(|error| named(path, &error))
+}
+
+/// Puts other contents in a file's place by renaming. Mode and owner stay. Whoever makes the contents from those before has a
+/// [`lock`] meanwhile. If there is a warning, the file is the new one, but a crash of the machine may bring the former back.
 ///
 /// # Errors
 /// Names the file, which is as it was.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
+pub fn replace(path: &Path, bytes: &[u8], _lock: &Lock) -> Result<Option<String>, String> {
     let beside = beside(path);
     let write = || {
         let before = std::fs::metadata(path)?;
-        // What a killed process left is no obstacle.
+        // What a killed process left that had the same ID is no obstacle.
         match std::fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -47,19 +74,27 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
             fchown(&file, Some(before.uid()), Some(before.gid()))?;
         }
         fill(file, bytes, before.mode() & 0o777)?;
-        std::fs::rename(&beside, path)?;
-        File::open(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-            .sync_all()
+        std::fs::rename(&beside, path)
     };
     write().map_err(|error| {
         let _ = std::fs::remove_file(&beside);
         named(path, &error)
-    })
+    })?;
+    let synced = File::open(parent(path)).and_then(|folder| folder.sync_all());
+    Ok(synced.err().map(|error| {
+        let problem = "is replaced, but its folder cannot be synced, and a crash may bring the former back";
+        format!("{}: {problem}: {error}", path.display())
+    }))
 }
 
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A name that no other process takes.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(format!(".new-{}", std::process::id()));
     name.into()
 }
 
@@ -86,11 +121,31 @@ mod tests {
         create(&path, b"one", 0o640).unwrap();
         assert!(create(&path, b"two", 0o640).unwrap_err().contains("exists"));
         std::fs::write(beside(&path), "left over").unwrap();
-        replace(&path, b"three").unwrap();
+        let held = lock(&path).unwrap();
+        assert_eq!(replace(&path, b"three", &held), Ok(None));
         assert_eq!(std::fs::read(&path).unwrap(), b"three");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        assert!(replace(&folder.path().join("none"), b"").unwrap_err().contains("none: "));
-        assert!(!folder.path().join("none.new").exists());
+        let none = folder.path().join("none");
+        assert!(replace(&none, b"", &held).unwrap_err().contains("none: "));
+        assert!(!beside(&none).exists());
+        assert!(lock(&none.join("x")).unwrap_err().contains("none/x: "));
+    }
+
+    #[test]
+    fn who_replaces_a_file_waits_for_whoever_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("count");
+        create(&path, b"0", 0o600).unwrap();
+        let add = || {
+            for _ in 0..10 {
+                let held = lock(&path).unwrap();
+                let before: u32 = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+                std::thread::yield_now();
+                replace(&path, (before + 1).to_string().as_bytes(), &held).unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(add))));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "40");
     }
 }

@@ -8,8 +8,8 @@
 //! # Decisions
 //!
 //! A file, so that whatever distributes files distributes keys; and signed, so that what distributes them can withhold a document
-//! but not make one. It is not encrypted: it is as secret as a private key of TLS, and one that everybody may read is
-//! refused. A version never goes back within a process's life. After a restart any signed document is taken: what a server would
+//! but not make one. It is not encrypted: it is as secret as a private key of TLS, and one that others than owner and
+//! group have any right to is refused. A version never goes back within a process's life. After a restart or an upgrade any signed document is taken: what a server would
 //! remember it by would be another file beside the first.
 //!
 //! Keys of stateless resets, and of the check bytes of connection IDs, are not here: servers with the same ones would
@@ -34,7 +34,7 @@ pub enum Refusal {
     #[error("cannot be read: {0}")]
     Unreadable(String),
     /// Others than its owner and group have rights to it.
-    #[error("is for everybody (mode {0:03o}): chmod o= it")]
+    #[error("others have rights to it (mode {0:03o}); run chmod o= on it")]
     Permissions(u32),
     /// It is no document.
     #[error("{0}")]
@@ -46,13 +46,20 @@ pub enum Refusal {
     #[error("{0}")]
     Signers(String),
     /// It is older than the one in use, or another one of the same version.
-    #[error("version {found} after {used}: older documents are not taken; rotate the newest one")]
+    #[error("{}; rotate the newest document", older(*used, *found))]
     Older {
         /// Of the document in use.
         used: u64,
         /// Of the refused one.
         found: u64,
     },
+}
+
+fn older(used: u64, found: u64) -> String {
+    match found == used {
+        true => format!("version {found} is in use with other keys"),
+        false => format!("version {found} is older than {used}, which is in use"),
+    }
 }
 
 impl Refusal {

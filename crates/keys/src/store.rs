@@ -1,11 +1,13 @@
 //! The file that has the document, read again when it changes.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use crate::Refusal;
 use crate::document::Document;
@@ -170,12 +172,16 @@ fn newer(document: Document, used: &Document) -> Result<Option<Document>, Refusa
 /// A plain file's bytes, of which there may be [`LARGEST`], and the rights to it.
 pub(crate) fn open(file: &Path) -> Result<(Vec<u8>, u32), Refusal> {
     let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
-    // Before it is opened: opening a pipe would wait.
-    if !std::fs::metadata(file).map_err(unreadable)?.is_file() {
+    // Opening a pipe would wait for a writer (fifo(7)).
+    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened =
+        OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(file).map_err(unreadable)?;
+    // Of what was opened, not of what is there by now.
+    let found = opened.metadata().map_err(unreadable)?;
+    if !found.is_file() {
         return Err(Refusal::Unreadable("not a plain file".to_owned()));
     }
-    let opened = File::open(file).map_err(unreadable)?;
-    let mode = opened.metadata().map_err(unreadable)?.mode() & 0o777;
+    let mode = found.mode() & 0o777;
     let mut bytes = Vec::new();
     opened.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > LARGEST {
@@ -254,9 +260,9 @@ mod tests {
         for (bytes, mode, reason, words) in [
             (stranger.as_bytes(), 0o600, "signature", "none of the signers"),
             (&text.as_bytes()[..text.len() / 2], 0o600, "format", "cut off"),
-            (text.as_bytes(), 0o644, "permissions", "chmod o="),
-            (older.as_bytes(), 0o600, "older", "version 1000 after 2000"),
-            (same.as_bytes(), 0o600, "older", "version 2000 after 2000"),
+            (text.as_bytes(), 0o644, "permissions", "run chmod o="),
+            (older.as_bytes(), 0o600, "older", "version 1000 is older than 2000"),
+            (same.as_bytes(), 0o600, "older", "version 2000 is in use with other keys"),
             (&[b'#'; 20_000], 0o600, "format", "more than 16384 bytes"),
         ] {
             let before = store.report();
@@ -278,11 +284,19 @@ mod tests {
         std::fs::create_dir(bed.file()).unwrap();
         assert!(store.follow(now, false).unwrap_err().contains("not a plain file"));
         std::fs::remove_dir(bed.file()).unwrap();
+        // Nobody will ever write there.
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, bed.file(), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(
+            store.follow(now, true),
+            Err(format!("{}: cannot be read: not a plain file", bed.file().display()))
+        );
+        std::fs::remove_file(bed.file()).unwrap();
         bed.put(text.as_bytes(), 0o600);
         assert_eq!(store.follow(now, false).unwrap().unwrap().version, 3000, "and a good one is taken again");
         let report = store.report();
         assert_eq!((report.version, report.is_good, report.taken), (3000, true, 3));
-        assert_eq!(report.refused, [2, 1, 2, 1, 0, 2]);
+        assert_eq!(report.refused, [3, 1, 2, 1, 0, 2]);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Several servers that have the same document take each other's session tickets, Retry tokens, connection IDs (QUIC-LB) and
-/// signed URLs: `[keys]` of `expressway serve`. Whatever distributes files distributes it; running servers take a new one
-/// within a second or two.
+/// Several servers that have the same document take each other's session tickets and Retry tokens and the same signed URLs, and
+/// balancers route their connection IDs (QUIC-LB): `[keys]` of `expressway serve`. Whatever distributes files distributes it;
+/// running servers take a new one within a second or two.
 #[derive(Args)]
 pub(crate) struct KeysArguments {
     #[command(subcommand)]
@@ -27,7 +27,7 @@ pub(crate) enum KeysCommand {
 }
 
 /// Writes shared.keys, signer.pem (private; stays with whoever rotates) and signer.pub (for the servers). An existing signer.pem
-/// in the directory signs it; an existing shared.keys is an error.
+/// in the directory signs it; an existing shared.keys, or a signer.pub of another key, is an error.
 #[derive(Args)]
 pub(crate) struct KeysNew {
     /// Output directory; created if missing
@@ -40,16 +40,16 @@ pub(crate) struct KeysNew {
 
 /// `next` becomes `current`, `current` becomes `previous`, `previous` is forgotten. Servers may be apart by one rotation: rotate again
 /// only when all have the version (metric `expressway_shared_keys_version`). The file is replaced by renaming and keeps its
-/// mode and owner.
+/// mode and owner. Rotations of files in one directory wait for each other.
 #[derive(Args)]
 pub(crate) struct KeysRotate {
     /// The document
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Private key that signs it (PEM), whose signature the document has
+    /// Private key to sign with (PEM); the document must be signed with it already
     #[arg(long, value_name = "FILE")]
     pub(crate) signer: PathBuf,
-    /// Sign a document whose signature is of this public key (PEM): another signer takes over
+    /// Check the present signature with this public key (PEM) instead: another signer takes over
     #[arg(long, value_name = "FILE")]
     pub(crate) former_signer: Option<PathBuf>,
     /// Print one JSON document
@@ -74,7 +74,7 @@ pub(crate) struct KeysShow {
     pub(crate) json: bool,
 }
 
-/// The exit code is 0 if a server would take it at its start, otherwise 1.
+/// The exit code is 0 if a server would take it at its start, 1 if not, and 2 if the public keys cannot be read.
 #[derive(Args)]
 pub(crate) struct KeysVerify {
     /// The document

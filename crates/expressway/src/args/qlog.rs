@@ -16,7 +16,7 @@ pub(crate) struct Qlog {
     /// The client: an address, or address and port
     #[arg(long, value_name = "ADDR[:PORT]", required_unless_present = "connection")]
     pub(crate) client: Option<String>,
-    /// A connection with a connection ID of the server's that begins with this, in hexadecimal
+    /// The beginning of a connection ID that the server issued, in hexadecimal
     #[arg(long, value_name = "ID")]
     pub(crate) connection: Option<String>,
     /// How long to wait and to record

@@ -4,8 +4,12 @@
 //! then on, as the engine writes them: JSON text sequences (RFC 7464). They go through a bounded queue to whoever reads; nothing
 //! waits for the reader, and what finds no room is counted. Nothing is written to files here.
 //!
-//! While nobody asks, a datagram costs one look at a flag. The engine cannot be told to stop: a connection that was recorded
-//! goes on to make events until it closes, which are dropped.
+//! A new connection is recorded on trial: if its first packet turns out not to be authentic, the recording waits again.
+//!
+//! While nobody asks, a datagram costs one look at a flag; while a recording waits, the filter as well, without a lock. The engine
+//! cannot be told to stop: a connection that was recorded goes on to make events until it closes, which are dropped.
+//!
+//! Stateless reset tokens, which end a connection in the hands of anyone, are left out of every qlog ([`Blank`]).
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -14,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwapOption;
 use expressway_netio::trace::Filter;
 
 /// Bytes that may wait for the reader.
@@ -54,7 +59,10 @@ pub enum QlogPhase {
 pub(crate) struct Qlogs {
     /// A recording waits for its connection.
     wanted: AtomicBool,
-    current: Mutex<Option<Arc<Inner>>>,
+    /// The one that waits. This and `wanted` change with its state locked.
+    waiting: ArcSwapOption<Inner>,
+    /// There is a recording.
+    taken: AtomicBool,
 }
 
 struct Inner {
@@ -64,6 +72,8 @@ struct Inner {
 }
 
 struct State {
+    /// Nobody is told of the connection yet: it may turn out to be none.
+    on_trial: bool,
     queue: VecDeque<Vec<u8>>,
     queued: usize,
     phase: QlogPhase,
@@ -94,22 +104,13 @@ pub struct QlogReport {
 
 impl Qlogs {
     pub(crate) fn start(self: &Arc<Self>, filter: Filter, limit: usize) -> Result<Recording, QlogError> {
-        let mut current = lock(&self.current);
-        if current.is_some() {
+        if self.taken.swap(true, Ordering::AcqRel) {
             return Err(QlogError::Busy);
         }
-        let state = State {
-            queue: VecDeque::new(),
-            queued: 0,
-            phase: QlogPhase::Waiting,
-            began: None,
-            bytes: 0,
-            events: 0,
-            lost: 0,
-        };
-        let inner = Arc::new(Inner { filter, limit, state: Mutex::new(state) });
-        *current = Some(Arc::clone(&inner));
-        self.wanted.store(true, Ordering::Release);
+        let inner = Arc::new(Inner { filter, limit, state: Mutex::new(State::waiting()) });
+        let state = lock(&inner.state);
+        self.wait_for(Some(&inner));
+        drop(state);
         Ok(Recording { qlogs: Arc::clone(self), inner })
     }
 
@@ -122,19 +123,80 @@ impl Qlogs {
     /// Where the events of a connection go, if it is the one that somebody waits for: its client's address, and IDs that lead to it.
     #[cold]
     pub(crate) fn take<'a>(
-        &self,
+        self: &Arc<Self>,
         remote: SocketAddr,
         ids: impl Iterator<Item = &'a [u8]>,
     ) -> Option<QlogWriter> {
-        let current = lock(&self.current);
-        let inner = current.as_ref().filter(|inner| inner.filter.selects(remote, ids))?;
+        self.take_as(remote, ids, false)
+    }
+
+    /// The same for a connection that may turn out to be none: events are told once [`Trial::pass`] says that it is one, and if
+    /// the writer is dropped before, the recording waits again.
+    #[cold]
+    pub(crate) fn try_out<'a>(
+        self: &Arc<Self>,
+        remote: SocketAddr,
+        ids: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<(QlogWriter, Trial)> {
+        let writer = self.take_as(remote, ids, true)?;
+        let trial = Trial(Arc::clone(&writer.inner));
+        Some((writer, trial))
+    }
+
+    fn take_as<'a>(
+        self: &Arc<Self>,
+        remote: SocketAddr,
+        ids: impl Iterator<Item = &'a [u8]>,
+        on_trial: bool,
+    ) -> Option<QlogWriter> {
+        let waiting = self.waiting.load();
+        let inner = waiting.as_ref().filter(|inner| inner.filter.selects(remote, ids))?;
         let mut state = lock(&inner.state);
         if state.phase != QlogPhase::Waiting {
             return None;
         }
-        self.wanted.store(false, Ordering::Relaxed);
-        (state.phase, state.began) = (QlogPhase::Running, Some(Instant::now()));
-        Some(QlogWriter { inner: Arc::clone(inner), event: Vec::new() })
+        self.wait_for(None);
+        (state.phase, state.began, state.on_trial) = (QlogPhase::Running, Some(Instant::now()), on_trial);
+        drop(state);
+        Some(QlogWriter { qlogs: Arc::clone(self), inner: Arc::clone(inner), event: Vec::new() })
+    }
+
+    fn wait_for(&self, inner: Option<&Arc<Inner>>) {
+        self.waiting.store(inner.cloned());
+        self.wanted.store(inner.is_some(), Ordering::Release);
+    }
+}
+
+impl State {
+    fn waiting() -> Self {
+        Self {
+            on_trial: false,
+            queue: VecDeque::new(),
+            queued: 0,
+            phase: QlogPhase::Waiting,
+            began: None,
+            bytes: 0,
+            events: 0,
+            lost: 0,
+        }
+    }
+
+    /// What is told of it.
+    fn report(&self) -> QlogReport {
+        if self.on_trial {
+            return QlogReport { phase: QlogPhase::Waiting, began: None, events: 0, lost: 0 };
+        }
+        QlogReport { phase: self.phase, began: self.began, events: self.events, lost: self.lost }
+    }
+}
+
+/// The other end of a [`QlogWriter`] on trial.
+pub(crate) struct Trial(Arc<Inner>);
+
+impl Trial {
+    /// The connection is one.
+    pub(crate) fn pass(self) {
+        lock(&self.0.state).on_trial = false;
     }
 }
 
@@ -142,6 +204,9 @@ impl Recording {
     /// The events that have come since the last time, each ended by a line feed.
     pub fn read(&self) -> Vec<u8> {
         let mut state = lock(&self.inner.state);
+        if state.on_trial {
+            return Vec::new();
+        }
         state.queued = 0;
         let queue = std::mem::take(&mut state.queue);
         drop(state);
@@ -150,27 +215,29 @@ impl Recording {
 
     /// What it has taken so far.
     pub fn report(&self) -> QlogReport {
-        let state = lock(&self.inner.state);
-        QlogReport { phase: state.phase, began: state.began, events: state.events, lost: state.lost }
+        lock(&self.inner.state).report()
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        let mut current = lock(&self.qlogs.current);
-        *current = None;
-        self.qlogs.wanted.store(false, Ordering::Release);
         let mut state = lock(&self.inner.state);
         // Nothing is taken for it any more.
         if matches!(state.phase, QlogPhase::Waiting | QlogPhase::Running) {
             state.phase = QlogPhase::Closed;
         }
-        state.queue = VecDeque::new();
+        self.qlogs.wait_for(None);
+        let queue = std::mem::take(&mut state.queue);
+        drop(state);
+        self.qlogs.taken.store(false, Ordering::Release);
+        // Megabytes: workers don't wait for that.
+        drop(queue);
     }
 }
 
 /// Takes the events of a connection from the engine, piece by piece.
 pub(crate) struct QlogWriter {
+    qlogs: Arc<Qlogs>,
     inner: Arc<Inner>,
     /// The event that is being written; longer ones than may be are not kept.
     event: Vec<u8>,
@@ -219,9 +286,70 @@ impl Write for QlogWriter {
 impl Drop for QlogWriter {
     fn drop(&mut self) {
         let mut state = lock(&self.inner.state);
-        if state.phase == QlogPhase::Running {
+        if state.phase == QlogPhase::Closed {
+            return;
+        }
+        if std::mem::take(&mut state.on_trial) {
+            // A few events at most: those of one datagram.
+            *state = State::waiting();
+            self.qlogs.wait_for(Some(&self.inner));
+        } else if state.phase == QlogPhase::Running {
             state.phase = QlogPhase::Closed;
         }
+    }
+}
+
+/// What the engine writes before the value of a stateless reset token.
+#[cfg(feature = "qlog")]
+const TOKEN: &[u8] = b"\"stateless_reset_token\":\"";
+
+/// Leaves stateless reset tokens (RFC 9000, section 10.3) out of what is written: their values are empty.
+#[cfg(feature = "qlog")]
+pub(crate) struct Blank<W> {
+    inner: W,
+    /// Bytes of [`TOKEN`] that have come.
+    matched: usize,
+}
+
+#[cfg(feature = "qlog")]
+impl<W: Write> Blank<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self { inner, matched: 0 }
+    }
+}
+
+#[cfg(feature = "qlog")]
+impl<W: Write> Write for Blank<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let within = self.matched == TOKEN.len();
+        // What is written next.
+        let mut from = if within { bytes.len() } else { 0 };
+        for (at, byte) in bytes.iter().enumerate() {
+            if self.matched == TOKEN.len() {
+                // Within a token, which has no quotes.
+                if matches!(byte, b'"' | b'\n') {
+                    self.matched = 0;
+                    from = at;
+                }
+                continue;
+            }
+            // In JSON no other quote than the first begins it anew.
+            self.matched = match *byte {
+                byte if byte == TOKEN[self.matched] => self.matched + 1,
+                b'"' => 1,
+                _ => 0,
+            };
+            if self.matched == TOKEN.len() {
+                self.inner.write_all(&bytes[from..=at])?;
+                from = bytes.len();
+            }
+        }
+        self.inner.write_all(&bytes[from..])?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
     }
 }
 
@@ -268,6 +396,49 @@ mod tests {
         let _recording = qlogs.start(by_id, 1000).unwrap();
         assert!(qlogs.take(remote("192.0.2.1:1"), [&[1, 3][..]].into_iter()).is_none());
         assert!(qlogs.take(remote("192.0.2.1:1"), [&[1, 3][..], &[1, 2, 3]].into_iter()).is_some());
+    }
+
+    #[test]
+    fn a_connection_that_turns_out_to_be_none_leaves_the_recording_waiting() {
+        let qlogs = Arc::new(Qlogs::default());
+        let recording = qlogs.start(of_client("192.0.2.1"), 1000).unwrap();
+        let client = remote("192.0.2.1:1");
+        for _ in 0..3 {
+            let (mut writer, _trial) = qlogs.try_out(client, no_ids()).unwrap();
+            writer.write_all(b"\x1e{\"none\":1}\n").unwrap();
+            assert!(qlogs.try_out(client, no_ids()).is_none());
+            assert_eq!((recording.read(), recording.report().phase), (Vec::new(), QlogPhase::Waiting));
+            drop(writer);
+            assert!(qlogs.are_wanted());
+        }
+        let (mut writer, trial) = qlogs.try_out(client, no_ids()).unwrap();
+        writer.write_all(b"\x1e{}\n").unwrap();
+        trial.pass();
+        assert_eq!((recording.read(), recording.report().events), (b"\x1e{}\n".to_vec(), 1));
+        drop(writer);
+        assert_eq!((recording.report().phase, qlogs.are_wanted()), (QlogPhase::Closed, false));
+        drop(recording);
+        // What ends while a connection is tried out does not come back.
+        let recording = qlogs.start(Filter::default(), 1000).unwrap();
+        let (writer, _trial) = qlogs.try_out(client, no_ids()).unwrap();
+        drop(recording);
+        drop(writer);
+        assert!(!qlogs.are_wanted() && qlogs.take(client, no_ids()).is_none());
+        assert!(qlogs.start(Filter::default(), 1000).is_ok());
+    }
+
+    #[cfg(feature = "qlog")]
+    #[test]
+    fn reset_tokens_are_left_out_however_they_are_cut() {
+        let text = b"\x1e{\"a\":\"stateless_reset_token\",\"stateless_reset_token\":\"00ff\",\"b\":\"c\"}\n\
+            {\"stateless_reset_token\":\"\"}\n{\"stateless_reset_token\":null,\"x\":[{\"stateless_reset_token\":\"ab\"}]}\n";
+        let blank = b"\x1e{\"a\":\"stateless_reset_token\",\"stateless_reset_token\":\"\",\"b\":\"c\"}\n\
+            {\"stateless_reset_token\":\"\"}\n{\"stateless_reset_token\":null,\"x\":[{\"stateless_reset_token\":\"\"}]}\n";
+        for size in 1..=text.len() {
+            let mut writer = Blank::new(Vec::new());
+            text.chunks(size).for_each(|part| writer.write_all(part).unwrap());
+            assert_eq!(writer.inner, blank, "{size}");
+        }
     }
 
     #[test]

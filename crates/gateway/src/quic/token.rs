@@ -22,6 +22,7 @@
 //! ```
 //!
 //! The byte `key` is made from the master, so that a token is compared with the keys that it may be of, of several that are accepted.
+//! The hour is that of the expiry, so that servers agree on it whatever their clocks say; these may differ by less than a token's lifetime.
 //!
 //! With keys that filters in front of the server have too, tokens are of [`FilterTokens`]' form, so that a filter takes those of
 //! a server and a server those of a filter.
@@ -44,6 +45,10 @@ const MAC_LENGTH: usize = 16;
 const FORMAT: u8 = 0xe1;
 const SHARED_FORMAT: u8 = 0xe3;
 const KEY_PERIOD: u64 = 3600;
+
+/// How much later than its lifetime from now, in seconds, a token of another server may expire: that server's clock may be ahead by
+/// so much. Behind it may be by less than the lifetime.
+const TOLERANCE: u64 = 60;
 
 /// What a token in an Initial packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,18 +131,19 @@ impl RetryTokens {
         }
         let mut end = 10 + original_dcid.len();
         out[0] = FORMAT;
-        out[1..9].copy_from_slice(&(seconds + self.lifetime.as_secs()).to_be_bytes());
+        let expiry = seconds + self.lifetime.as_secs();
+        out[1..9].copy_from_slice(&expiry.to_be_bytes());
         out[9] = original_dcid.len() as u8;
         out[10..end].copy_from_slice(original_dcid);
         let shared = self.shared.load();
-        let mut master = &self.master;
+        let (mut master, mut period) = (&self.master, seconds / KEY_PERIOD);
         if let Some(current) = shared.as_ref().and_then(|keys| keys.0.first()) {
             out[0] = SHARED_FORMAT;
             out[end] = current.id;
             end += 1;
-            master = &current.master;
+            (master, period) = (&current.master, expiry / KEY_PERIOD);
         }
-        let mac = mac(master, seconds / KEY_PERIOD, &out[..end], client, retry_scid)?;
+        let mac = mac(master, period, &out[..end], client, retry_scid)?;
         out[end..end + MAC_LENGTH].copy_from_slice(&mac);
         Ok(end + MAC_LENGTH)
     }
@@ -169,23 +175,24 @@ impl RetryTokens {
         }
         let mut expiry = [0; 8];
         expiry.copy_from_slice(&token[1..9]);
-        let seconds = unix(now);
-        if u64::from_be_bytes(expiry) < seconds {
+        let (expiry, seconds) = (u64::from_be_bytes(expiry), unix(now));
+        if expiry < seconds {
             return Verdict::Invalid;
         }
-        let period = seconds / KEY_PERIOD;
-        let is_under = |master: &[u8; 32]| {
-            let matches = |period| {
-                mac(master, period, &token[..end], client, dcid)
-                    .is_ok_and(|mac| boring::memcmp::eq(&mac, &token[end..]))
-            };
-            matches(period) || matches(period.wrapping_sub(1))
+        let is_under = |master: &[u8; 32], period| {
+            mac(master, period, &token[..end], client, dcid)
+                .is_ok_and(|mac| boring::memcmp::eq(&mac, &token[end..]))
         };
         let is_valid = match key {
-            None => is_under(&self.master),
-            Some(key) => shared
-                .as_ref()
-                .is_some_and(|keys| keys.0.iter().any(|one| one.id == key && is_under(&one.master))),
+            None => {
+                let period = seconds / KEY_PERIOD;
+                is_under(&self.master, period) || is_under(&self.master, period.wrapping_sub(1))
+            }
+            Some(_) if expiry - seconds > self.lifetime.as_secs() + TOLERANCE => false,
+            Some(key) => shared.as_ref().is_some_and(|keys| {
+                let mut named = keys.0.iter().filter(|one| one.id == key);
+                named.any(|one| is_under(&one.master, expiry / KEY_PERIOD))
+            }),
         };
         if is_valid { Verdict::Valid(&token[10..id_end]) } else { Verdict::Invalid }
     }
@@ -333,6 +340,25 @@ mod tests {
         let own = mint(client, NOW);
         assert_eq!(ahead.verify(&own, client, &[2; 16], at(NOW)), Verdict::Valid(&[1; 8]));
         assert_eq!(behind.verify(&own, client, &[2; 16], at(NOW)), Verdict::Invalid);
+    }
+
+    #[test]
+    fn servers_whose_clocks_differ_across_the_hour_take_each_others_tokens() {
+        let client = "192.0.2.1:5000".parse().unwrap();
+        let (one, other) = (sharing(8, &[[1; 32]]), sharing(9, &[[1; 32]]));
+        let hour = NOW - NOW % KEY_PERIOD + KEY_PERIOD;
+        for made in hour - 30..hour + 30 {
+            let mut token = [0; MAX_TOKEN_LENGTH];
+            let length = one.mint(&mut token, client, &[1; 8], &[2; 16], at(made)).unwrap();
+            let token = &token[..length];
+            let verdict = |now| other.verify(token, client, &[2; 16], at(now));
+            // Behind by up to a minute, or ahead by up to the lifetime.
+            for now in made - TOLERANCE..=made + 15 {
+                assert_eq!(verdict(now), Verdict::Valid(&[1; 8]), "{made} {now}");
+            }
+            assert_eq!(verdict(made - TOLERANCE - 1), Verdict::Invalid);
+            assert_eq!(verdict(made + 16), Verdict::Invalid);
+        }
     }
 
     #[test]

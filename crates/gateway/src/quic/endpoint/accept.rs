@@ -97,8 +97,9 @@ impl Endpoint {
             }
             Purpose::Serve { original } => original.as_deref().map(|original| (original, &*dcid)),
         };
+        let is_proven = retry.is_some();
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin(cid, transport, dcid, &mut payload, path),
+            Ok((cid, transport)) => self.begin((cid, dcid), is_proven, transport, &mut payload, path),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
                 self.worker.stats.dropped_local_error += 1;
@@ -169,15 +170,29 @@ impl Endpoint {
         self.setup.settings.max_udp_payload.min(interface).max(MIN_UDP_PAYLOAD)
     }
 
-    fn begin(&mut self, cid: Cid, mut transport: Transport, dcid: ClientCid, payload: &mut [u8], path: Path) {
-        if self.shared.qlogs.are_wanted()
-            && let Some(writer) = self.shared.qlogs.take(path.1, [&cid.0[..], &dcid].into_iter())
-        {
-            transport.set_qlog(writer, path);
+    /// Opens the first packet of a connection that has the ID `cid`, and whose client took `dcid`: from a Retry packet, if it
+    /// `is_proven`.
+    fn begin(
+        &mut self,
+        (cid, dcid): (Cid, ClientCid),
+        is_proven: bool,
+        mut transport: Transport,
+        payload: &mut [u8],
+        path: Path,
+    ) {
+        let mut trial = None;
+        if self.shared.qlogs.are_wanted() {
+            // An ID of the client's choice may be made to look like another connection's.
+            let ids = std::iter::once(&cid.0[..]).chain(is_proven.then_some(&dcid[..]));
+            if let Some((writer, of_writer)) = self.shared.qlogs.try_out(path.1, ids) {
+                transport.set_qlog(writer, path);
+                trial = Some(of_writer);
+            }
         }
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
+                // A recording that was tried out with it waits again.
                 self.worker.stats.dropped_bad_initial += 1;
                 return;
             }
@@ -185,6 +200,9 @@ impl Endpoint {
                 tracing::debug!(remote = %path.1, error, "QUIC protocol error by the client");
                 self.worker.stats.connections_protocol_error += 1;
             }
+        }
+        if let Some(trial) = trial {
+            trial.pass();
         }
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);

@@ -43,6 +43,11 @@ impl Followed {
 }
 
 impl Link {
+    /// What the connection is known by, though it may not be in use any more.
+    pub(super) fn first_id(&self) -> Vec<u8> {
+        bytes(self.transport.first_id())
+    }
+
     /// Takes up a recording that has begun, or forgets one that has ended.
     #[inline]
     pub(super) fn follow_tracer(&mut self, tracer: &Tracer) {
@@ -60,9 +65,8 @@ impl Link {
             return;
         }
         let remote = self.address.remote;
-        // The first ID is what a connection is known by, though it may not be in use any more.
         let id: Box<str> = self.transport.first_id().into();
-        let first = bytes(&id);
+        let first = self.first_id();
         let ids = self.cids.iter().map(|cid| &cid.0[..]);
         let ids = ids.chain(self.initial.as_deref()).chain(std::iter::once(&first[..]));
         if !tracer.selects(remote, ids) {

@@ -87,8 +87,10 @@ impl Link {
 
     /// Has its events recorded from now on, if it is the connection that somebody waits for.
     #[cold]
-    pub(super) fn offer_qlog(&mut self, qlogs: &Qlogs) {
-        let ids = self.cids.iter().map(|cid| &cid.0[..]).chain(self.initial.as_deref());
+    pub(super) fn offer_qlog(&mut self, qlogs: &Arc<Qlogs>) {
+        // The client's first destination ID is its choice, and may be made to look like another connection's.
+        let first = self.first_id();
+        let ids = self.cids.iter().map(|cid| &cid.0[..]).chain(std::iter::once(&first[..]));
         if let Some(writer) = qlogs.take(self.address.remote, ids) {
             self.transport.set_qlog(writer, (self.address.local, self.address.remote));
         }

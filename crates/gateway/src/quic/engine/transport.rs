@@ -195,7 +195,8 @@ impl Transport {
         self.quic.trace_id()
     }
 
-    /// Has events written there from now on, in place of where they were. Nothing without the feature `qlog`.
+    /// Has events written there from now on, in place of where they were; without stateless reset tokens. Nothing without the
+    /// feature `qlog`.
     pub(crate) fn set_qlog(
         &mut self,
         writer: impl Write + Send + Sync + 'static,
@@ -203,7 +204,7 @@ impl Transport {
     ) {
         #[cfg(feature = "qlog")]
         self.quic.set_qlog(
-            Box::new(writer),
+            Box::new(crate::quic::qlog::Blank::new(writer)),
             "expressway".to_owned(),
             format!("server {local} client {remote}"),
         );

@@ -2,10 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "qlog")]
+use expressway_gateway::quic::QlogPhase;
 use expressway_gateway::quic::{CongestionControl, Message, Settings};
 use expressway_netio::sim::Link;
+#[cfg(feature = "qlog")]
+use expressway_netio::trace::Filter;
 
 use super::exchange::{client, fetch};
+#[cfg(feature = "qlog")]
+use crate::support::client::Client;
 use crate::support::client::Options;
 use crate::support::world::{Build, World, certificate, setup, tls};
 
@@ -146,6 +152,63 @@ fn logs_for_diagnosis_are_written_when_asked_for() {
     let logs: Vec<_> = std::fs::read_dir(&qlog).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(logs.len(), 1);
     assert!(std::fs::read_to_string(&logs[0]).unwrap().contains("packet_sent"));
+}
+
+/// What a recording has by now.
+#[cfg(feature = "qlog")]
+fn text(recording: &expressway_gateway::quic::Recording) -> String {
+    String::from_utf8(recording.read()).unwrap()
+}
+
+#[cfg(feature = "qlog")]
+#[test]
+fn a_garbage_initial_does_not_end_a_recording_and_no_reset_token_is_in_it() {
+    let mut world = Build::default().world();
+    let filter = Filter { client: Some(("198.51.100.1".parse().unwrap(), None)), connection: Vec::new() };
+    let recording = world.shared.record_qlog(filter, 8 << 20).unwrap();
+    for round in 1..=3 {
+        let local = format!("198.51.100.1:{}", 4000 + round);
+        let mut junk = Client::new(&world.network, &local, world.server(), Options::default());
+        let mut flight = junk.first_flight();
+        *flight.last_mut().unwrap() ^= 1;
+        junk.send_raw(&flight);
+        world.until("its drop", |world| world.stats(0).dropped_bad_initial == round);
+        assert_eq!((recording.report().phase, text(&recording)), (QlogPhase::Waiting, String::new()));
+    }
+    fetch(&mut world, Options::default(), &[("/bytes/1000", 1000)]);
+    let report = recording.report();
+    assert!(report.phase == QlogPhase::Running && report.events > 10 && report.lost == 0, "{report:?}");
+    let text = text(&recording);
+    assert_eq!(text.matches("file_schema").count(), 1, "of one connection");
+    assert!(text.contains("packet_received") && text.contains("new_connection_id"), "{text}");
+    // In the transport parameters, and with each ID that was issued.
+    let values: Vec<_> = text.split("\"stateless_reset_token\":").skip(1).collect();
+    assert!(values.len() > 1 && values.iter().all(|value| value.starts_with("\"\"")), "{text}");
+}
+
+#[cfg(feature = "qlog")]
+#[test]
+fn a_recording_finds_a_connection_by_its_first_id_and_not_by_the_clients_choice() {
+    let mut world = Build::default().world();
+    let mut forger = Client::new(&world.network, "198.51.100.1:5000", world.server(), Options::default());
+    let flight = forger.first_flight();
+    let chosen = flight[6..6 + usize::from(flight[5])].to_vec();
+    forger.send_raw(&flight);
+    let recording = world.shared.record_qlog(Filter { client: None, connection: chosen }, 1 << 20).unwrap();
+    let id = world.add(forger);
+    world.clients[id].get("/bytes/1000");
+    world.until("the response", |world| world.clients[id].is_done());
+    assert_eq!(recording.report().phase, QlogPhase::Waiting);
+    drop(recording);
+    let first = world.clients[id].quic.destination_id().to_vec();
+    world.until("another ID", |world| world.clients[id].quic.available_dcids() > 0);
+    world.clients[id].quic.retire_dcid(0).unwrap();
+    world.for_a_while(Duration::from_millis(50));
+    assert_ne!(world.clients[id].quic.destination_id().to_vec(), first);
+    let recording = world.shared.record_qlog(Filter { client: None, connection: first }, 1 << 20).unwrap();
+    world.clients[id].get("/bytes/1000");
+    world.until("the response", |world| world.clients[id].is_done());
+    assert_eq!(recording.report().phase, QlogPhase::Running);
 }
 
 #[test]
