@@ -239,7 +239,7 @@ fn rules_of_a_site_become_what_it_does() {
             )),
     )
     .unwrap();
-    let rules = config.sites[0].rules().unwrap();
+    let rules = config.sites[0].rules(None).unwrap();
     assert_eq!(rules.iter().map(|rule| rule.path.to_string()).collect::<Vec<_>>(), ["*", "/old/*", "/in/*"]);
     assert_eq!((rules[0].set.len(), rules[0].remove.len()), (1, 1));
     assert_eq!(rules[1].redirect.as_ref().unwrap().1, 301);
@@ -325,8 +325,8 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
         .filter(|line| !["device_plugin", "queues", "root"].iter().any(|key| line.starts_with(key)))
         .collect();
     assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
-    // Some only go with other values of their section.
-    let waiting = ["busy_poll", "spin_kernel", "napi", "client_"];
+    // Some only go with other values of their section, or without [keys].
+    let waiting = ["busy_poll", "spin_kernel", "napi", "client_", "ticket_keys"];
     let rest: String = uncommented
         .lines()
         .filter(|line| !waiting.iter().any(|key| line.starts_with(key)))
@@ -341,16 +341,16 @@ fn keys_of_tokens_are_read_from_their_file() {
     let rule = "[[site.rule]]\npath = \"/vod/*\"\ntoken = { keys = \"token.keys\", cookie = true }\n[admin]";
     let text = GOOD.replace("[admin]", rule);
     let config = Config::parse(&folder.path().join("edge.toml"), text).unwrap();
-    let (span, problem) = config.sites[0].rules().unwrap_err();
+    let (span, problem) = config.sites[0].rules(None).unwrap_err();
     assert!(problem.contains("token.keys: No such file"), "{problem}");
     assert_eq!(
         config.at(span, problem).to_string().matches("edge.toml:15: site.0.rule.0.token.keys").count(),
         1
     );
     std::fs::write(folder.path().join("token.keys"), "00112233445566778899aabbccddeeff\n").unwrap();
-    let rules = config.sites[0].rules().unwrap();
+    let rules = config.sites[0].rules(None).unwrap();
     let token = rules[0].token.as_ref().unwrap();
-    assert_eq!((token.name.as_str(), token.keys.len(), token.set_cookie), ("hdnts", 1, true));
+    assert_eq!((token.name.as_str(), token.set_cookie), ("hdnts", true));
     assert!(!config.effective().unwrap().contains("001122"), "keys are not shown");
 }
 
@@ -358,7 +358,7 @@ fn keys_of_tokens_are_read_from_their_file() {
 fn video_has_times_to_cache_that_rules_may_change() {
     let rule = "[[site.rule]]\npath = \"*.m3u8\"\nrate = \"90/m\"\nheaders = { cache-control = \"no-cache\" }\n[admin]";
     let text = GOOD.replace("[admin]", rule).replace("root = \"video\"", "root = \"video\"\nvideo = true");
-    let rules = parse(&text).unwrap().sites[0].rules().unwrap();
+    let rules = parse(&text).unwrap().sites[0].rules(None).unwrap();
     assert_eq!(rules.first().unwrap().set[0].1, "max-age=2");
     let last = rules.last().unwrap();
     assert_eq!(last.set[0].1, "no-cache");
@@ -369,7 +369,7 @@ fn video_has_times_to_cache_that_rules_may_change() {
 fn limits_of_rates_are_those_of_the_last_rule_that_has_one() {
     let limit = |rule: &str| {
         let text = GOOD.replace("[admin]", &format!("[[site.rule]]\n{rule}\n[admin]"));
-        parse(&text).map(|config| config.sites[0].rules().unwrap()[0].limit)
+        parse(&text).map(|config| config.sites[0].rules(None).unwrap()[0].limit)
     };
     let expected = LimitRate { rate: 1 << 20, after: 5, cmcd_rtp: false };
     assert_eq!(limit("limit_rate = \"1MiB\"\nlimit_rate_after = 5").unwrap(), Some(expected));
@@ -414,15 +414,15 @@ fn the_key_of_connection_ids_lies_beside_the_file_and_is_its_owners() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!("{GOOD}[quic.load_balancing]\nserver_id = \"0a0b\"\nkey_file = \"lb.key\"\n");
     let config = Config::parse(&folder.path().join("edge.toml"), text).unwrap();
-    let (_, missing) = config.routable().unwrap_err();
+    let (_, missing) = config.routable(None).unwrap_err();
     assert!(missing.contains("lb.key: No such file"), "{missing}");
     let file = folder.path().join("lb.key");
     std::fs::write(&file, "8f95f09245765f80256934e50c66207f\n").unwrap();
     let allow = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
     allow(0o644);
-    let (_, open) = config.routable().unwrap_err();
+    let (_, open) = config.routable(None).unwrap_err();
     assert!(open.contains("chmod 600"), "{open}");
     allow(0o600);
     let key = 0x8f95_f092_4576_5f80_2569_34e5_0c66_207f_u128.to_be_bytes();
-    assert_eq!(config.routable().unwrap(), Routable::new(0, &[10, 11], Some(key)));
+    assert_eq!(config.routable(None).unwrap(), Routable::new(0, &[10, 11], Some(key)));
 }
