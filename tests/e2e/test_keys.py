@@ -331,7 +331,7 @@ def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_se
     cases: list[tuple[str, Callable[[], None], str]] = [
         ("signature", lambda: put(stranger.file.read_bytes(), 0o640), "the signature is of none of the signers"),
         ("format", lambda: put(newer.file.read_bytes()[:-40], 0o640), "the last line is no signature: cut off"),
-        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "is for everybody (mode 644): chmod o= it"),
+        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "others have rights to it (mode 644); run chmod o= on it"),
         ("unreadable", shared.file.unlink, "cannot be read: No such file"),
     ]
     for reason, spoil, words in cases:
@@ -346,18 +346,25 @@ def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_se
     put(first, 0o640)
     server.wait_for("older", lambda m: m.sum("shared_keys_refused_total", reason="older") == 1)
     assert version(server) == wanted
-    assert f"version {good} after {wanted}: older documents are not taken" in server.log()
+    assert f"version {good} is older than {wanted}, which is in use" in server.log()
     # A reload goes on with the keys that there are.
     server.signal(signal.SIGHUP)
     server.wait_log("reload: done")
     assert status() == 200 and version(server) == wanted
 
 
-def test_a_server_without_privilege_follows_the_file(make_lab, make_server, readable: Path, shared: Shared) -> None:
+def test_a_server_without_privilege_follows_the_file(make_lab, make_server, readable: Path, shared: Shared, tmp_path: Path) -> None:
     lab = make_lab()
     os.chown(shared.file, 0, NOBODY)
     open_to_all(shared.folder)
-    server = make_server(lab, mode="udp", certificates=readable, more=shared.more(server={"user": '"nobody"'}))
+    # By links into another folder, which is none of the configuration's.
+    links = tmp_path / "links"
+    links.mkdir()
+    open_to_all(links)
+    for file in (shared.file, shared.public):
+        (links / file.name).symlink_to(file)
+    keys = {"file": f'"{links}/shared.keys"', "signer": f'"{links}/signer.pub"'}
+    server = make_server(lab, mode="udp", certificates=readable, more={"keys": keys, "server": {"user": '"nobody"'}})
     wait_version(server, shared.rotate())
     found = shared.file.stat()
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, NOBODY, 0o640), "a rotation keeps owner and mode"
@@ -421,10 +428,52 @@ def test_the_command_makes_rotates_shows_and_verifies(shared: Shared, tmp_path: 
     assert "good" in run([BINARY, "keys", "verify", shared.file, "--signer", public])
     code, words = refused("new", "--out", shared.folder)
     assert code == 2 and "shared.keys: exists" in words
+    # A public key that is there is another signer's: nothing is written.
+    for files in ([shared.public], [shared.public, heir]):
+        folder = tmp_path / f"foreign-{len(files)}"
+        folder.mkdir()
+        for file in files:
+            shutil.copy(file, folder / ("signer.pub" if file is shared.public else "signer.pem"))
+        code, words = refused("new", "--out", folder)
+        assert code == 2 and "signer.pub: is not the public key of" in words
+        assert len(list(folder.iterdir())) == len(files)
+    (folder / "signer.pub").unlink()
+    run([BINARY, "keys", "new", "--out", folder])
+    assert "good" in run([BINARY, "keys", "verify", folder / "shared.keys", "--signer", public])
     shared.file.chmod(0o644)
-    assert "chmod o= it" in verify(shared.file, public)[1]
-    assert "no Ed25519 public key" in verify(shared.file, heir)[1]
+    assert "run chmod o= on it" in verify(shared.file, public)[1]
+    code, words = verify(shared.file, heir)
+    assert code == 2 and "no Ed25519 public key" in words
     assert verify(tmp_path / "none", public) == (1, f"expressway: {tmp_path}/none: cannot be read: No such file or directory (os error 2)\n")
+
+
+def test_rotations_at_once_come_one_after_another(shared: Shared) -> None:
+    first = shared.show()["version"]
+    words = [BINARY, "keys", "rotate", shared.file, "--signer", shared.signer, "--json"]
+    processes = [subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    versions = {json.loads(process.communicate(timeout=LIMIT)[0])["version"] for process in processes}
+    assert len(versions) == 8 and min(versions) > first
+    assert shared.show()["version"] == max(versions)
+    assert {file.name for file in shared.folder.iterdir()} == {"shared.keys", "signer.pem", "signer.pub"}
+
+
+def test_a_reload_between_ticket_keys_and_shared_keys_leaves_tickets_as_they_are(make_lab, make_server, shared: Shared, tmp_path: Path) -> None:
+    """Either takes a restart."""
+    labs = [make_lab(), make_lab()]
+    ring = tmp_path / "tickets"
+    ring.write_bytes(os.urandom(80))
+    of_file = {"tls": {"ticket_keys": f'"{ring}"'}}
+    for lab, before, after in zip(labs, (of_file, shared.more()), (shared.more(), of_file), strict=True):
+        server = make_server(lab, mode="udp", more=before)
+        session = tmp_path / ("session-of-file" if before is of_file else "session-shared")
+        resumed = lambda s=server, f=session: ask(s.lab, listen(s.lab), "-session", f)["resumed"]  # noqa: E731
+        assert not resumed()
+        server.settings.more = after
+        server.config.write_text(server.settings.text())
+        server.signal(signal.SIGHUP)
+        server.wait_log("[keys] changed; takes effect after a restart")
+        server.wait_log("reload: done")
+        assert resumed() and resumed()
 
 
 def test_mistakes_in_the_configuration_are_told(certificates: Path, root: Path, shared: Shared, tmp_path: Path) -> None:

@@ -231,6 +231,12 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
+/// The folder of a file, and of what it leads to if it is a link: links that are replaced by others to the same folder can be followed.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let target = std::fs::canonicalize(path).ok().map(|target| folder(&target));
+    std::iter::once(folder(path)).chain(target).collect()
+}
+
 /// What the C library's resolver and BoringSSL read when an origin takes them. A reload that brings the first such
 /// origin takes a restart to work.
 fn origins(config: &Config) -> Vec<PathBuf> {
@@ -284,7 +290,7 @@ fn landlock(config: &Config) -> Result<bool, Failure> {
     read.extend(config.sites.iter().flat_map(|site| site.token_keys()).map(|keys| folder(keys.get_ref())));
     read.extend(config.server.guard_keys.iter().map(|keys| folder(keys.get_ref())));
     let shared = config.keys.iter().flat_map(|keys| [&keys.file, &keys.signer]);
-    read.extend(shared.map(|file| folder(file.get_ref())));
+    read.extend(shared.flat_map(|file| folders(file.get_ref())));
     let tokens = config.admin.iter().filter_map(|admin| admin.token_file.as_ref());
     read.extend(tokens.map(|tokens| folder(tokens.get_ref())));
     read.extend(origins(config));
@@ -379,6 +385,20 @@ mod tests {
         {
             assert!(!calls.contains(&&forbidden));
         }
+    }
+
+    #[test]
+    fn a_link_to_another_folder_may_be_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let [here, there] = ["here", "there"].map(|name| place.path().canonicalize().unwrap().join(name));
+        for path in [&here, &there] {
+            std::fs::create_dir(path).unwrap();
+        }
+        std::fs::write(there.join("shared.keys"), "").unwrap();
+        let link = here.join("link");
+        std::os::unix::fs::symlink("../there/shared.keys", &link).unwrap();
+        assert_eq!(folders(&link), [here.clone(), there]);
+        assert_eq!(folders(&here.join("none")), [here]);
     }
 
     #[test]

@@ -287,7 +287,7 @@ impl Server {
                     self.follow_tcp(&mut stopping);
                     self.lock_path().maintain();
                     self.shared.collect();
-                    self.upkeep.turn(&self.config, &self.tls.load());
+                    self.upkeep.turn(&self.config, &self.fixed, &self.tls.load());
                     self.follow_keys(false);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

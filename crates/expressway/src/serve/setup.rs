@@ -129,7 +129,7 @@ pub(crate) fn otlp(config: &Config) -> Result<Option<otlp::Options>, Failure> {
         ("service.instance.id", node.clone()),
         ("host.name", host.clone()),
     ];
-    let (interval, timeout) = (section.interval.get_ref().0, section.timeout.get_ref().0);
+    let (interval, timeout) = (section.interval.get_ref().0, section.timeout());
     Ok(Some(otlp::Options { collector, path, interval, timeout, resource }))
 }
 

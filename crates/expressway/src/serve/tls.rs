@@ -144,6 +144,8 @@ pub(crate) fn adopt(config: &Config, fixed: &Fixed) -> Result<(), Failure> {
         (Some(path), None) => {
             tickets.load(path.get_ref()).map_err(at(config, path))?;
         }
+        // Those that there are go on until the restart that [keys] takes.
+        (None, None) if config.keys.is_some() => {}
         (None, None) => tickets.leave_file().map_err(Failure::run_time)?,
     }
     Ok(())
@@ -161,9 +163,20 @@ impl Upkeep {
     }
 
     /// Rotates ticket keys, or reads their file again, and says which certificates end soon.
-    pub(crate) fn turn(&mut self, config: &Config, tls: &Tls) {
-        let (now, tickets) = (Instant::now(), &tls.lasting().tickets);
+    pub(crate) fn turn(&mut self, config: &Config, fixed: &Fixed, tls: &Tls) {
+        let now = Instant::now();
+        self.follow_tickets(config, fixed, now);
+        if self.looked.is_none_or(|looked| now.duration_since(looked) >= EXPIRY) {
+            self.looked = Some(now);
+            warn_of_expiry(tls);
+        }
+    }
+
+    fn follow_tickets(&mut self, config: &Config, fixed: &Fixed, now: Instant) {
+        let tickets = &fixed.lasting.tickets;
         match &config.tls.ticket_keys {
+            // The document rotates them, until a restart at least.
+            _ if fixed.keys.is_some() => {}
             Some(path) if now.duration_since(self.file_read) >= TICKET_FILE => {
                 self.file_read = now;
                 match tickets.load(path.get_ref()) {
@@ -178,10 +191,6 @@ impl Upkeep {
                 Ok(false) => {}
                 Err(error) => tracing::error!("ticket keys cannot be rotated: {error}"),
             },
-        }
-        if self.looked.is_none_or(|looked| now.duration_since(looked) >= EXPIRY) {
-            self.looked = Some(now);
-            warn_of_expiry(tls);
         }
     }
 }
@@ -201,6 +210,57 @@ fn warn_of_expiry(tls: &Tls) {
                     "the certificate is expired: clients will refuse it"
                 )
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use expressway_keys::{Document, Signer, files};
+    use expressway_tls::TicketKey;
+
+    use super::*;
+
+    fn config(tls: &str, keys: &str) -> Config {
+        let text = format!(
+            "[server]\nlisten = [\"192.0.2.1:443\"]\n[tls]\ncertificate = \"c\"\nprivate_key = \"k\"\n{tls}\n{keys}\n\
+             [[site]]\nhosts = [\"a.example\"]\nroot = \"r\"\n"
+        );
+        Config::parse(Path::new("edge.toml"), text).unwrap()
+    }
+
+    #[test]
+    fn a_reload_between_a_file_and_shared_keys_leaves_tickets_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let (signer, document) = (Signer::random().unwrap(), Document::new(1000).unwrap());
+        files::create(&at("shared.keys"), document.signed(&signer).unwrap().as_bytes(), 0o600).unwrap();
+        files::create(&at("signer.pub"), &signer.public_pem().unwrap(), 0o644).unwrap();
+        files::create(&at("tickets"), &[7; TicketKey::BYTES], 0o600).unwrap();
+        let place = folder.path().display();
+        let of_file = config(&format!("ticket_keys = \"{place}/tickets\""), "");
+        let keys = format!("[keys]\nfile = \"{place}/shared.keys\"\nsigner = \"{place}/signer.pub\"");
+        let shared = config("", &keys);
+        let later = Instant::now() + 2 * TICKET_FILE;
+
+        let fixed = Fixed::new(&shared, true).unwrap_or_else(|_| panic!("shared"));
+        let mut upkeep = Upkeep::new();
+        for config in [&shared, &of_file] {
+            assert!(adopt(config, &fixed).is_ok());
+            upkeep.follow_tickets(config, &fixed, later);
+            let of = |keys: &expressway_keys::Keys| TicketKey::from_bytes(&keys.tickets);
+            let tickets = &fixed.lasting.tickets;
+            assert!(!tickets.set(of(&document.current), Some(of(&document.next)), None));
+        }
+
+        let fixed = Fixed::new(&of_file, true).unwrap_or_else(|_| panic!("file"));
+        let mut upkeep = Upkeep::new();
+        for config in [&of_file, &shared] {
+            assert!(adopt(config, &fixed).is_ok());
+            upkeep.follow_tickets(config, &fixed, later);
+            assert!(!fixed.lasting.tickets.load(&at("tickets")).unwrap());
         }
     }
 }

@@ -114,7 +114,11 @@ impl Moq {
 }
 
 fn token(keys: Vec<TokenKey>) -> Option<TokenRule> {
-    (!keys.is_empty()).then(|| TokenRule { name: "token".into(), keys: TokenKeys::new(keys), set_cookie: false })
+    (!keys.is_empty()).then(|| TokenRule {
+        name: "token".into(),
+        keys: TokenKeys::new(keys),
+        set_cookie: false,
+    })
 }
 
 impl Application for Moq {

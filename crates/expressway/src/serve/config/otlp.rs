@@ -12,6 +12,9 @@ use super::Problem;
 /// What OTLP/HTTP puts behind the endpoint for metrics ("OTLP/HTTP Request").
 const METRICS: &str = "/v1/metrics";
 
+/// For a push, if nothing else is said.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
 /// See the module.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -21,9 +24,8 @@ pub(crate) struct Otlp {
     /// Time between two pushes.
     #[serde(default = "half_a_minute")]
     pub(crate) interval: Spanned<Span>,
-    /// For all of a push.
-    #[serde(default = "five_seconds")]
-    pub(crate) timeout: Spanned<Span>,
+    /// For all of a push; absent: [`TIMEOUT`], or the interval if that is less.
+    pub(crate) timeout: Option<Spanned<Span>>,
 }
 
 impl Otlp {
@@ -44,15 +46,23 @@ impl Otlp {
         Ok((address, format!("{}{METRICS}", path.trim_end_matches('/'))))
     }
 
+    /// For all of a push.
+    pub(crate) fn timeout(&self) -> Duration {
+        let given = self.timeout.as_ref().map(|timeout| timeout.get_ref().0);
+        given.unwrap_or_else(|| TIMEOUT.min(self.interval.get_ref().0))
+    }
+
     pub(crate) fn check(&self) -> Result<(), Problem> {
         self.target()?;
-        let (interval, timeout) = (self.interval.get_ref().0, self.timeout.get_ref().0);
+        let interval = self.interval.get_ref().0;
         if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&interval) {
             return Err((self.interval.span(), "give a time between \"1s\" and \"1h\"".to_owned()));
         }
-        if !(Duration::from_millis(100)..=interval).contains(&timeout) {
+        if let Some(timeout) = &self.timeout
+            && !(Duration::from_millis(100)..=interval).contains(&timeout.get_ref().0)
+        {
             let problem = "give a time from \"100ms\" to the interval".to_owned();
-            return Err((self.timeout.span(), problem));
+            return Err((timeout.span(), problem));
         }
         Ok(())
     }
@@ -60,10 +70,6 @@ impl Otlp {
 
 fn half_a_minute() -> Spanned<Span> {
     Spanned::new(0..0, Span(Duration::from_secs(30)))
-}
-
-fn five_seconds() -> Spanned<Span> {
-    Spanned::new(0..0, Span(Duration::from_secs(5)))
 }
 
 #[cfg(test)]
@@ -102,6 +108,11 @@ mod tests {
         let with = |more: &str| otlp(&format!("endpoint = \"http://127.0.0.1:4318\"\n{more}")).unwrap_err();
         assert!(with("interval = \"0s\"").contains("between \"1s\""));
         assert!(with("interval = \"2s\"\ntimeout = \"3s\"").contains("to the interval"));
+        for (more, seconds) in [("", 5), ("interval = \"1s\"", 1), ("timeout = \"20s\"", 20)] {
+            let otlp: Otlp =
+                toml::from_str(&format!("endpoint = \"http://127.0.0.1:4318\"\n{more}")).unwrap();
+            assert_eq!((otlp.check(), otlp.timeout()), (Ok(()), Duration::from_secs(seconds)), "{more}");
+        }
         assert!(with("x = 1").contains("unknown field"));
     }
 }

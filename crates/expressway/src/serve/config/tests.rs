@@ -325,7 +325,7 @@ fn what_the_documented_defaults_leave_out_is_valid_too() {
         .filter(|line| !["device_plugin", "queues", "root"].iter().any(|key| line.starts_with(key)))
         .collect();
     assert!(uncommented.contains("\nredirect = ") && uncommented.contains("\n[admin]"), "{uncommented}");
-    // Some only go with other values of their section.
+    // Some only go with other values of their section, or without [keys].
     let waiting = ["busy_poll", "spin_kernel", "napi", "client_", "ticket_keys"];
     let rest: String = uncommented
         .lines()
