@@ -30,7 +30,6 @@ RTP_PORT = 5004
 
 # The relay of messages is root.
 RULE = f"""name = "all"
-clients = 4
 users = [0, {NOBODY}]
 listen = ["0.0.0.0:{PORT}", "0.0.0.0:{RECV_PORT}", "0.0.0.0:50000", "0.0.0.0:{RTP_PORT}", "0.0.0.0:{RTP_PORT + 1}"]
 interfaces = ["server0"]
