@@ -56,6 +56,8 @@ BEDS = {
         devices=on_hub(f"virtio-net-pci,{ZERO_COPY}", "virtio-net-pci,disable-legacy=on,romfile="),
         tests=[f"{GATEWAY} -k 'not queues'", AGENT, RECV, GEN, DUMP, f"{CONFORMANCE} device_"],
         testpmd=True,
+        # Minutes where nothing else runs; `make test-guest` has another guest beside it.
+        deadline=2700,
     ),
     "screens": Bed(
         about="virtio-net in zero-copy mode, for pictures of `top`: scripts/screens.py",
