@@ -1,9 +1,9 @@
 //! A room: its broadcasts, by path, and the limits of what it keeps.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use expressway_gateway::quic::Waker;
 use slab::Slab;
@@ -11,6 +11,9 @@ use slab::Slab;
 use super::track::{End, Track};
 use super::wire::stream_code;
 use crate::status::{MoqCounters, MoqGauges};
+
+/// Tracks that lose groups for one chunk at most.
+const VICTIMS: usize = 64;
 
 /// What sessions may take of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,18 @@ impl Default for Limits {
     }
 }
 
+/// Has a session go on, from any thread.
+pub trait Wake: std::fmt::Debug + Send + Sync {
+    /// Wakes it.
+    fn wake(&self);
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+}
+
 /// A room.
 #[derive(Debug)]
 pub struct Room {
@@ -54,6 +69,9 @@ pub struct Room {
     /// What it is like.
     pub gauges: MoqGauges,
     cached: AtomicUsize,
+    track_numbers: AtomicU64,
+    /// Tracks with something to evict, by the bytes of that and their number. A track's lock is taken before this one, never within.
+    evictable: Mutex<BTreeMap<(usize, u64), Weak<Track>>>,
     state: Mutex<State>,
 }
 
@@ -65,7 +83,7 @@ struct State {
 
 #[derive(Debug)]
 struct Watcher {
-    waker: Waker,
+    waker: Box<dyn Wake>,
     is_woken: bool,
 }
 
@@ -90,15 +108,15 @@ pub struct Broadcast {
 pub struct Publisher {
     /// Tells sessions apart.
     pub id: u64,
-    waker: Waker,
+    waker: Box<dyn Wake>,
     /// Tracks of which something is wanted or not any more, each once.
     queue: Mutex<VecDeque<Arc<Track>>>,
 }
 
 impl Publisher {
     /// A session that `waker` wakes.
-    pub fn new(id: u64, waker: Waker) -> Arc<Self> {
-        Arc::new(Self { id, waker, queue: Mutex::default() })
+    pub fn new(id: u64, waker: impl Wake + 'static) -> Arc<Self> {
+        Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
     }
 
     /// Has the session look at a track.
@@ -125,6 +143,8 @@ impl Room {
             counters: MoqCounters::default(),
             gauges: MoqGauges::default(),
             cached: AtomicUsize::new(0),
+            track_numbers: AtomicU64::new(0),
+            evictable: Mutex::default(),
             state: Mutex::default(),
         })
     }
@@ -149,6 +169,43 @@ impl Room {
 
     pub(super) fn release(&self, bytes: usize) {
         self.cached.fetch_sub(bytes, Relaxed);
+    }
+
+    /// The same, in place of old groups of those tracks that keep the most of these. False: there are not enough old groups.
+    pub(super) fn make_room(&self, bytes: usize) -> bool {
+        for _ in 0..VICTIMS {
+            if self.reserve(bytes) {
+                return true;
+            }
+            let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((_, track)) = evictable.last_key_value() else { break };
+            let track = track.upgrade();
+            if track.is_none() {
+                // It is being dropped.
+                evictable.pop_last();
+            }
+            drop(evictable);
+            if let Some(track) = track {
+                track.make_room(bytes);
+            }
+        }
+        self.reserve(bytes)
+    }
+
+    pub(super) fn track_number(&self) -> u64 {
+        self.track_numbers.fetch_add(1, Relaxed)
+    }
+
+    /// A track has so many bytes that may be evicted, and had `former`.
+    pub(super) fn account(&self, (number, track): (u64, &Weak<Track>), former: usize, bytes: usize) {
+        if former == bytes {
+            return;
+        }
+        let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
+        evictable.remove(&(former, number));
+        if bytes > 0 {
+            evictable.insert((bytes, number), Weak::clone(track));
+        }
     }
 
     /// Adds a broadcast, in place of one with that path; that one's subscribers are told. False: there are too many.
@@ -190,8 +247,8 @@ impl Room {
     }
 
     /// Has `waker` woken when broadcasts come or go.
-    pub fn watch(&self, waker: Waker) -> usize {
-        self.lock().watchers.insert(Watcher { waker, is_woken: false })
+    pub fn watch(&self, waker: impl Wake + 'static) -> usize {
+        self.lock().watchers.insert(Watcher { waker: Box::new(waker), is_woken: false })
     }
 
     /// A watcher has been woken: what changes from now on wakes it again.
@@ -271,5 +328,12 @@ impl Broadcast {
             self.publisher.ask(&track);
         }
         true
+    }
+}
+
+#[cfg(test)]
+impl Wake for Arc<AtomicUsize> {
+    fn wake(&self) {
+        self.fetch_add(1, Relaxed);
     }
 }
