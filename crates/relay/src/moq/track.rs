@@ -159,13 +159,13 @@ impl Track {
         Some(state.followers.insert(follower))
     }
 
-    /// Takes it away. True: nobody wants the publisher to send any more.
+    /// Takes it away. True: nobody wants the publisher to send any more, or nobody is left at all.
     pub fn unfollow(&self, key: usize) -> bool {
         let mut state = self.lock();
         let Some(follower) = state.followers.try_remove(key) else { return false };
         state.subscribers -= usize::from(follower.subscribes);
         self.clear_ended(&mut state);
-        follower.subscribes && state.subscribers == 0
+        follower.subscribes && state.subscribers == 0 || state.followers.is_empty()
     }
 
     /// Somebody wants the publisher to send.
@@ -619,7 +619,7 @@ mod tests {
         let mut place = Place::new(0);
         assert_eq!(read(&track, &mut place), b"abc");
         assert_eq!(track.next(&place), Next::Complete);
-        assert!(!track.unfollow(keys[1]));
+        assert!(track.unfollow(keys[1]), "nobody is left");
         assert_eq!((track.room().cached(), track.has(0)), (0, false));
         assert_eq!(track.follow(woken, true), None);
     }

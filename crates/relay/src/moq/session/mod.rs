@@ -173,7 +173,12 @@ impl Session {
         octets: &[u8],
         last: bool,
     ) -> Result<(), &'static str> {
-        let incoming = self.incoming.remove(&stream).unwrap_or_else(|| Incoming::Begun(Vec::new()));
+        let incoming = match self.incoming.remove(&stream) {
+            Some(incoming) => incoming,
+            // It answers what is not asked any more.
+            None if writer::is_ours(stream) => return Ok(()),
+            None => Incoming::Begun(Vec::new()),
+        };
         let next = match incoming {
             Incoming::Begun(mut buffer) => {
                 buffer.extend_from_slice(octets);
@@ -439,12 +444,15 @@ impl quic::Session for Session {
                 return true;
             }
         }
-        for stream in self.writers.take_unopened() {
+        while let Some(stream) = self.writers.open_next(turn.transport()) {
             match self.deliveries.owner(stream) {
                 Some(owner) => self.again(OWNERS + owner as u64),
                 None => {
                     self.writers.flush(turn.transport(), stream);
                 }
+            }
+            if turn.spend() {
+                return true;
             }
         }
         self.is_woken() && self.handle_woken(turn, &mut [])

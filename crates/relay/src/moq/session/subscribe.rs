@@ -257,10 +257,15 @@ impl Session {
         let Some((broadcast, track)) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
             return Incoming::Stopped;
         };
+        let publisher = Arc::clone(&broadcast.publisher);
+        let Some(key) = self.add(turn, stream, (broadcast, Arc::clone(&track)), Kind::Info) else {
+            return Incoming::Stopped;
+        };
+        // A track that nobody follows is not asked for.
         if track.info().is_none() {
-            broadcast.publisher.ask(&track);
+            publisher.ask(&track);
         }
-        self.add(turn, stream, (broadcast, track), Kind::Info).map_or(Incoming::Stopped, Incoming::End)
+        Incoming::End(key)
     }
 
     /// The peer wants one group.
