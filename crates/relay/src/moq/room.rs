@@ -100,7 +100,14 @@ pub struct Broadcast {
     pub hops: Vec<u64>,
     /// The session that publishes it.
     pub publisher: Arc<Publisher>,
-    tracks: Mutex<HashMap<Box<str>, Arc<Track>>>,
+    tracks: Mutex<Tracks>,
+}
+
+#[derive(Debug, Default)]
+struct Tracks {
+    by_name: HashMap<Box<str>, Arc<Track>>,
+    /// The broadcast is over: it gets no more tracks.
+    is_closed: bool,
 }
 
 /// A session that publishes, as those see it who want something of it.
@@ -109,8 +116,15 @@ pub struct Publisher {
     /// Tells sessions apart.
     pub id: u64,
     waker: Box<dyn Wake>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
     /// Tracks of which something is wanted or not any more, each once.
-    queue: Mutex<VecDeque<Arc<Track>>>,
+    tracks: VecDeque<Arc<Track>>,
+    /// The session is over: nobody looks at them.
+    is_closed: bool,
 }
 
 impl Publisher {
@@ -119,18 +133,35 @@ impl Publisher {
         Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
     }
 
-    /// Has the session look at a track.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the session look at a track; ends the track if the session is over.
     pub fn ask(&self, track: &Arc<Track>) {
-        if track.enqueue() {
-            self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::clone(track));
+        let mut queue = self.lock();
+        if queue.is_closed {
+            drop(queue);
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        } else if track.enqueue() {
+            queue.tracks.push_back(Arc::clone(track));
+            drop(queue);
             self.waker.wake();
         }
     }
 
     /// The next track to look at.
     pub fn next(&self) -> Option<Arc<Track>> {
-        let track = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let track = self.lock().tracks.pop_front();
         track.inspect(|track| track.dequeue())
+    }
+
+    /// The session is over: ends one of the tracks that wait for it. False: there is none any more.
+    pub fn close_one(&self) -> bool {
+        self.lock().is_closed = true;
+        let Some(track) = self.next() else { return false };
+        track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        true
     }
 }
 
@@ -286,13 +317,18 @@ impl Broadcast {
         Arc::new(Self { number, path, own_path, hops, publisher, tracks: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Track>>> {
+    fn lock(&self) -> MutexGuard<'_, Tracks> {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows.
+    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows,
+    /// or the broadcast is over.
     pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
-        let mut tracks = self.lock();
+        let mut guard = self.lock();
+        if guard.is_closed {
+            return None;
+        }
+        let tracks = &mut guard.by_name;
         if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
             return Some(Arc::clone(track));
         }
@@ -307,9 +343,14 @@ impl Broadcast {
         Some(track)
     }
 
+    /// It is over.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
     /// Its tracks that something is or was asked of.
     pub fn tracks(&self) -> Vec<Arc<Track>> {
-        self.lock().values().cloned().collect()
+        self.lock().by_name.values().cloned().collect()
     }
 
     /// It is over: so are its tracks.
@@ -320,8 +361,9 @@ impl Broadcast {
     /// Ends one of its tracks. False: there is none any more.
     pub fn close_one(&self) -> bool {
         let mut tracks = self.lock();
-        let Some(name) = tracks.keys().next().cloned() else { return false };
-        let track = tracks.remove(&name);
+        tracks.is_closed = true;
+        let Some(name) = tracks.by_name.keys().next().cloned() else { return false };
+        let track = tracks.by_name.remove(&name);
         drop(tracks);
         if let Some(track) = track {
             track.finish(End::Failed(stream_code::SESSION_CLOSED));
@@ -335,5 +377,45 @@ impl Broadcast {
 impl Wake for Arc<AtomicUsize> {
     fn wake(&self) {
         self.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publisher(id: u64) -> Arc<Publisher> {
+        Publisher::new(id, Arc::new(AtomicUsize::new(0)))
+    }
+
+    fn broadcast(number: u64, publisher: &Arc<Publisher>) -> Arc<Broadcast> {
+        Broadcast::new(number, ("cam", "cam"), Vec::new(), Arc::clone(publisher))
+    }
+
+    #[test]
+    fn a_broadcast_that_is_over_gets_no_more_tracks() {
+        let room = Room::new("studio", Limits::default());
+        let broadcast = broadcast(1, &publisher(0));
+        let track = broadcast.track(&room, "video").unwrap();
+        assert!(Arc::ptr_eq(&broadcast.track(&room, "video").unwrap(), &track));
+        assert!(!broadcast.is_closed());
+        broadcast.close();
+        assert_eq!(track.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_none());
+        assert!(broadcast.tracks().is_empty());
+    }
+
+    #[test]
+    fn what_is_asked_of_a_session_that_is_over_ends() {
+        let room = Room::new("studio", Limits::default());
+        let publisher = publisher(0);
+        let [first, second] = ["a", "b"].map(|name| Track::new(Arc::clone(&room), "cam", name));
+        publisher.ask(&first);
+        assert_eq!(first.end(), None);
+        assert!(publisher.close_one() && !publisher.close_one());
+        assert_eq!(first.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        publisher.ask(&second);
+        assert_eq!(second.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        assert!(publisher.next().is_none());
     }
 }

@@ -517,7 +517,12 @@ impl quic::Session for Session {
         for watch in self.watches.drain(..) {
             place.room.unwatch(watch.key);
         }
-        // Tracks of a broadcast that was retracted before.
+        // Tracks of broadcasts that were retracted before: who asks from now on is told at once.
+        while self.publisher.close_one() {
+            if turn.spend() {
+                return true;
+            }
+        }
         self.upstreams.abandon();
         for (_, incoming) in self.incoming.drain() {
             if let Incoming::Group(group) = incoming {

@@ -212,6 +212,8 @@ impl Session {
         let room = &place.room;
         let broadcast =
             place.rights.subscribe.then(|| room.find(&Self::full_path(&place, broadcast))).flatten();
+        // One that ends meanwhile gets no tracks.
+        let broadcast = broadcast.filter(|broadcast| !broadcast.is_closed());
         let Some(broadcast) = broadcast else {
             room.counters.refused_not_found.fetch_add(1, Relaxed);
             self.refuse(turn, stream, stream_code::NOT_FOUND);
