@@ -87,6 +87,10 @@ struct Watcher {
     is_woken: bool,
 }
 
+/// A room has as many broadcasts as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
 /// A broadcast that is announced.
 #[derive(Debug)]
 pub struct Broadcast {
@@ -239,22 +243,25 @@ impl Room {
         }
     }
 
-    /// Adds a broadcast, in place of one with that path; that one's subscribers are told. False: there are too many.
-    pub fn announce(&self, broadcast: Arc<Broadcast>) -> bool {
+    /// Adds a broadcast, in place of one with that path, which is returned for its tracks to be ended.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn announce(&self, broadcast: Arc<Broadcast>) -> Result<Option<Arc<Broadcast>>, TooMany> {
         let mut state = self.lock();
         let is_known = state.broadcasts.contains_key(&broadcast.path);
         if !is_known && state.broadcasts.len() >= self.limits.broadcasts {
-            return false;
+            return Err(TooMany);
         }
         let former = state.broadcasts.insert(broadcast.path.clone(), broadcast);
         self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
         state.wake();
         drop(state);
-        if let Some(former) = former {
+        if let Some(former) = &former {
             self.counters.replaced.fetch_add(1, Relaxed);
-            former.close();
+            former.lock().is_closed = true;
         }
-        true
+        Ok(former)
     }
 
     /// Takes a broadcast away if it is still that one.
@@ -403,6 +410,26 @@ mod tests {
         assert_eq!(track.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
         assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_none());
         assert!(broadcast.tracks().is_empty());
+    }
+
+    #[test]
+    fn one_in_place_of_another_ends_it() {
+        let room = Room::new("studio", Limits { broadcasts: 1, ..Limits::default() });
+        let (former, next) = (broadcast(1, &publisher(0)), broadcast(2, &publisher(1)));
+        assert!(room.announce(Arc::clone(&former)).unwrap().is_none());
+        let tracks = ["a", "b"].map(|name| former.track(&room, name).unwrap());
+        let replaced = room.announce(Arc::clone(&next)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&replaced, &former) && former.track(&room, "c").is_none());
+        let ended = || tracks.iter().filter(|track| track.end().is_some()).count();
+        for count in 1..=2 {
+            assert!(replaced.close_one());
+            assert_eq!(ended(), count, "one at a time");
+        }
+        assert!(!replaced.close_one());
+        assert!(Arc::ptr_eq(&room.find("cam").unwrap(), &next));
+        let path = ("other", "other");
+        let more = Broadcast::new(3, path, Vec::new(), publisher(2));
+        assert_eq!(room.announce(more).unwrap_err(), TooMany);
     }
 
     #[test]

@@ -193,11 +193,15 @@ impl Track {
         self.lock().info
     }
 
-    /// Says what it is like.
-    pub fn set_info(&self, info: TrackInfo) {
+    /// Says what it is like. False: that is known already, and stays.
+    pub fn set_info(&self, info: TrackInfo) -> bool {
         let mut state = self.lock();
+        if state.info.is_some() {
+            return false;
+        }
         state.info = Some(info);
         state.wake();
+        true
     }
 
     /// Whether it has ended.
@@ -499,6 +503,18 @@ mod tests {
         // Another reader has the same buffers from the start.
         assert_eq!(read(&track, &mut Place::new(7)), b"abcd");
         assert_eq!(track.next(&Place::new(8)), Next::Gone(stream_code::EVICTED));
+    }
+
+    #[test]
+    fn what_a_track_is_like_is_said_once() {
+        let track = track(1 << 20, 1 << 20);
+        let woken = Arc::new(AtomicUsize::new(0));
+        let key = track.follow(Arc::clone(&woken), false).unwrap();
+        let info = |priority| TrackInfo { priority, max_age: 0, timescale: 0 };
+        assert!(track.set_info(info(1)));
+        track.look(key);
+        assert!(!track.set_info(info(2)));
+        assert_eq!((track.info(), woken.load(Relaxed)), (Some(info(1)), 1));
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use expressway_gateway::quic::Turn;
 
-use super::{Incoming, Place, Session};
-use crate::moq::room::Broadcast;
+use super::{Incoming, Place, QUEUE, Session};
+use crate::moq::room::{Broadcast, TooMany};
 use crate::moq::track::{Appended, End, Track};
 use crate::moq::wire::{
     Announce, AnnounceOk, Answer, Frames, Group, MAX_HOPS, MAX_PATH, Message, Problem, TrackInfo, Wishes,
@@ -23,6 +23,9 @@ const PRIORITY: u8 = 128;
 
 /// Tracks that are asked of a peer at a time.
 const UPSTREAMS: usize = 4096;
+
+/// Broadcasts that the peer's have replaced whose tracks are ended one after another.
+const REPLACED: usize = 64;
 
 /// What was asked of the peer on a stream of ours.
 pub(super) enum Answers {
@@ -99,12 +102,13 @@ impl Upstreams {
         Some(upstream)
     }
 
-    /// The session is over, and with it all that was asked.
-    pub(super) fn abandon(&mut self) {
-        self.ids.clear();
-        for (_, upstream) in self.by_id.drain() {
+    /// The session is over, and with it what was asked of one track. False: there is none any more.
+    pub(super) fn abandon_one(&mut self) -> bool {
+        let Some(id) = self.by_id.keys().next().copied() else { return false };
+        if let Some(upstream) = self.remove(id) {
             upstream.track.finish(End::Failed(stream_code::SESSION_CLOSED));
         }
+        true
     }
 }
 
@@ -188,8 +192,17 @@ impl Session {
         }
     }
 
-    /// Looks at the tracks of which something is wanted, or not any more. True: there are more.
+    /// Ends tracks of broadcasts that the peer's have replaced, and looks at those of its own of which something is wanted, or not any
+    /// more. True: there are more.
     pub(super) fn serve_queue(&mut self, turn: &mut Turn<'_>) -> bool {
+        while let Some(former) = self.replaced.front() {
+            if !former.close_one() {
+                self.replaced.pop_front();
+            }
+            if turn.spend() {
+                return true;
+            }
+        }
         while let Some(track) = self.publisher.next() {
             self.serve(turn, &track);
             if turn.spend() {
@@ -277,10 +290,12 @@ impl Session {
                         length
                     })
                 }
-                Answers::Info(_, track) => TrackInfo::read(input).map(|(info, length)| {
-                    track.set_info(info);
-                    length
-                }),
+                Answers::Info(_, track) => {
+                    TrackInfo::read(input).and_then(|(info, length)| match track.set_info(info) {
+                        true => Ok(length),
+                        false => Err(Problem::Invalid("a second TRACK_INFO")),
+                    })
+                }
                 Answers::Groups(_, end) => Answer::read(input).map(|(answer, length)| {
                     if let Answer::End(group) = answer {
                         *end = Some(group);
@@ -374,10 +389,19 @@ impl Session {
         }
         let broadcast =
             Broadcast::new(self.moq.number(), (&path, own_path), hops, Arc::clone(&self.publisher));
-        if !place.room.announce(Arc::clone(&broadcast)) {
-            counters.refused_broadcast.fetch_add(1, Relaxed);
-            tracing::debug!(remote = %turn.remote(), path, "MoQ: too many broadcasts");
-            return;
+        match place.room.announce(Arc::clone(&broadcast)) {
+            // So many are never replaced at a time, but on purpose.
+            Ok(Some(former)) if self.replaced.len() >= REPLACED => former.close(),
+            Ok(Some(former)) => {
+                self.replaced.push_back(former);
+                self.again(QUEUE);
+            }
+            Ok(None) => {}
+            Err(TooMany) => {
+                counters.refused_broadcast.fetch_add(1, Relaxed);
+                tracing::debug!(remote = %turn.remote(), path, "MoQ: too many broadcasts");
+                return;
+            }
         }
         counters.broadcasts.fetch_add(1, Relaxed);
         self.broadcasts.insert(own_path.into(), broadcast);
@@ -410,7 +434,7 @@ mod tests {
         // What it is like is known: only who subscribes keeps it.
         track.follow(waker(), false).unwrap();
         assert!(matches!(upstreams.look(&track), Step::Ask { id: 1, info: true, groups: false }));
-        track.set_info(TrackInfo { priority: 0, max_age: 0, timescale: 0 });
+        assert!(track.set_info(TrackInfo { priority: 0, max_age: 0, timescale: 0 }));
         assert!(matches!(upstreams.look(&track), Step::Drop(Some(_))));
     }
 
