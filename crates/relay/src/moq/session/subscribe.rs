@@ -66,6 +66,7 @@ struct Delivery {
     place: Place,
     /// What is left of the head of the stream.
     head: Bytes,
+    urgency: u8,
     /// The stream took no more.
     is_blocked: bool,
 }
@@ -284,9 +285,10 @@ impl Session {
         let Some(key) = self.add(turn, stream, found, Kind::Fetch) else { return Incoming::Stopped };
         room.counters.fetches.fetch_add(1, Relaxed);
         let place = Place::new(asked.group);
-        self.deliveries
-            .0
-            .insert(stream, Delivery { owner: key, place, head: Bytes::new(), is_blocked: false });
+        self.deliveries.0.insert(
+            stream,
+            Delivery { owner: key, place, head: Bytes::new(), urgency: !asked.priority, is_blocked: false },
+        );
         turn.transport().set_urgency(stream, !asked.priority);
         Incoming::End(key)
     }
@@ -485,10 +487,15 @@ impl Session {
             let head = write::group(Group { subscription: id, sequence }).into();
             self.deliveries.0.insert(
                 stream,
-                Delivery { owner: key, place: Place::new(sequence), head, is_blocked: false },
+                Delivery {
+                    owner: key,
+                    place: Place::new(sequence),
+                    head,
+                    urgency: !priority,
+                    is_blocked: false,
+                },
             );
             track.room().counters.groups_sent.fetch_add(1, Relaxed);
-            turn.transport().set_urgency(stream, !priority);
             match self.deliver(turn, track, stream) {
                 Progress::Cut => return true,
                 Progress::Waits => {}
@@ -530,6 +537,8 @@ impl Session {
         let counters = &track.room().counters;
         let mut sent = Sent::All;
         if !delivery.head.is_empty() {
+            // It has none before it is open, which it is from here on if the peer's limit permits.
+            turn.transport().set_urgency(stream, delivery.urgency);
             sent = self.writers.send(turn.transport(), stream, &mut delivery.head, false);
         }
         let code = loop {

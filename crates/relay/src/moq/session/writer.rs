@@ -19,8 +19,10 @@ pub(super) struct Writers {
     fresh: HashSet<u64>,
     /// Those of them that the peer does not let us open yet.
     unopened: Unopened,
-    bidirectional: u64,
-    unidirectional: u64,
+    /// Those that were given up before QUIC heard of them. The peer counts streams by their numbers: one that is passed over is lost.
+    free: [BTreeSet<u64>; 2],
+    /// The numbers behind all, by direction.
+    next: [u64; 2],
 }
 
 /// Streams that wait for the peer's limit, by direction: both, one.
@@ -29,7 +31,7 @@ struct Unopened([BTreeSet<u64>; 2]);
 
 impl Unopened {
     fn of(&mut self, stream: u64) -> &mut BTreeSet<u64> {
-        &mut self.0[usize::from(stream & 2 != 0)]
+        &mut self.0[direction(stream)]
     }
 
     /// The first that `open` opens, the lowest number first: once one is refused, so are all behind it.
@@ -40,6 +42,11 @@ impl Unopened {
             Some(stream)
         })
     }
+}
+
+/// 0: both, 1: one.
+fn direction(stream: u64) -> usize {
+    usize::from(stream & 2 != 0)
 }
 
 /// A server has opened it, which we are.
@@ -55,14 +62,13 @@ struct Waiting {
 
 impl Default for Writers {
     fn default() -> Self {
-        // The first that a server opens (RFC 9000, section 2.1).
-        let (bidirectional, unidirectional) = (1, 3);
         Self {
             waiting: HashMap::new(),
             fresh: HashSet::new(),
             unopened: Unopened::default(),
-            bidirectional,
-            unidirectional,
+            free: Default::default(),
+            // The first that a server opens (RFC 9000, section 2.1).
+            next: [1, 3],
         }
     }
 }
@@ -79,18 +85,30 @@ pub(super) enum Sent {
 }
 
 impl Writers {
-    /// The next stream of ours in both directions.
+    /// A new stream of ours in both directions.
     pub(super) fn open_bidirectional(&mut self) -> u64 {
-        self.bidirectional += 4;
-        self.fresh.insert(self.bidirectional - 4);
-        self.bidirectional - 4
+        self.open(0)
     }
 
-    /// The next stream of ours in one direction.
+    /// A new stream of ours in one direction.
     pub(super) fn open_unidirectional(&mut self) -> u64 {
-        self.unidirectional += 4;
-        self.fresh.insert(self.unidirectional - 4);
-        self.unidirectional - 4
+        self.open(1)
+    }
+
+    fn open(&mut self, direction: usize) -> u64 {
+        let stream = self.free[direction].pop_first().unwrap_or_else(|| {
+            self.next[direction] += 4;
+            self.next[direction] - 4
+        });
+        self.fresh.insert(stream);
+        stream
+    }
+
+    /// A stream is given up. False: QUIC has heard of it.
+    fn give_back(&mut self, stream: u64) -> bool {
+        self.waiting.remove(&stream);
+        self.unopened.of(stream).remove(&stream);
+        self.fresh.remove(&stream) && self.free[direction(stream)].insert(stream)
     }
 
     /// Sends what a stream takes of `octets`, which is taken from their front.
@@ -149,9 +167,7 @@ impl Writers {
 
     /// Ends our side of a stream by a code.
     pub(super) fn reset(&mut self, transport: &mut Transport, stream: u64, code: u64) {
-        self.waiting.remove(&stream);
-        self.unopened.of(stream).remove(&stream);
-        if !self.fresh.remove(&stream) {
+        if !self.give_back(stream) {
             transport.reset_stream(stream, code);
         }
     }
@@ -171,6 +187,26 @@ impl Writers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_were_given_up_are_used_again() {
+        let mut writers = Writers::default();
+        let streams: Vec<_> = (0..4).map(|_| writers.open_unidirectional()).collect();
+        assert_eq!(streams, [3, 7, 11, 15]);
+        // QUIC has heard of the first.
+        writers.fresh.remove(&3);
+        assert!(!writers.give_back(3));
+        for stream in [15, 7] {
+            writers.unopened.of(stream).insert(stream);
+            assert!(writers.give_back(stream));
+        }
+        assert!(writers.unopened.of(7).is_empty());
+        let again: Vec<_> = (0..3).map(|_| writers.open_unidirectional()).collect();
+        assert_eq!(again, [7, 15, 19], "the lowest first");
+        assert_eq!([writers.open_bidirectional(), writers.open_bidirectional()], [1, 5]);
+        assert!(writers.give_back(1));
+        assert_eq!(writers.open_bidirectional(), 1);
+    }
 
     #[test]
     fn streams_are_tried_until_the_first_refusal_of_a_direction() {
