@@ -12,6 +12,9 @@ use super::track::{End, Track};
 use super::wire::stream_code;
 use crate::status::{MoqCounters, MoqGauges};
 
+/// Broadcasts of a path that were replaced and are remembered.
+const FORMER: usize = 4;
+
 /// Tracks that lose groups for one chunk at most.
 const VICTIMS: usize = 64;
 
@@ -57,6 +60,13 @@ impl Wake for Waker {
     }
 }
 
+impl Limits {
+    /// Broadcasts of a session: one alone does not take all that the room may have.
+    pub fn session_broadcasts(&self) -> usize {
+        self.broadcasts.div_ceil(2)
+    }
+}
+
 /// A room.
 #[derive(Debug)]
 pub struct Room {
@@ -78,6 +88,8 @@ pub struct Room {
 #[derive(Debug, Default)]
 struct State {
     broadcasts: BTreeMap<Box<str>, Arc<Broadcast>>,
+    /// What they have replaced and whose publishers still announce it, by path, the latest last.
+    former: HashMap<Box<str>, Vec<Arc<Broadcast>>>,
     watchers: Slab<Watcher>,
 }
 
@@ -256,6 +268,13 @@ impl Room {
         let former = state.broadcasts.insert(broadcast.path.clone(), broadcast);
         self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
         state.wake();
+        if let Some(former) = &former {
+            let all = state.former.entry(former.path.clone()).or_default();
+            if all.len() >= FORMER {
+                all.remove(0);
+            }
+            all.push(Arc::clone(former));
+        }
         drop(state);
         if let Some(former) = &former {
             self.counters.replaced.fetch_add(1, Relaxed);
@@ -264,14 +283,39 @@ impl Room {
         Ok(former)
     }
 
-    /// Takes a broadcast away if it is still that one.
-    pub fn retract(&self, broadcast: &Arc<Broadcast>) {
-        let mut state = self.lock();
-        if state.broadcasts.get(&broadcast.path).is_some_and(|known| Arc::ptr_eq(known, broadcast)) {
-            state.broadcasts.remove(&broadcast.path);
+    /// A publisher does not announce a broadcast any more. One that it had replaced is there again, under `number`. Returns what was taken
+    /// away: that broadcast, or what it was when it was there again.
+    pub fn retract(&self, broadcast: &Broadcast, number: u64) -> Option<Arc<Broadcast>> {
+        let is_same = |other: &Broadcast| {
+            other.publisher.id == broadcast.publisher.id && other.own_path == broadcast.own_path
+        };
+        let path = &broadcast.path;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if let Some(all) = state.former.get_mut(path) {
+            all.retain(|former| !is_same(former));
+        }
+        let is_current = state.broadcasts.get(path).is_some_and(|current| is_same(current));
+        let mut taken = None;
+        if is_current {
+            taken = state.broadcasts.remove(path);
+            if let Some(former) = state.former.get_mut(path).and_then(Vec::pop) {
+                // Who had subscribed was told that it was over: it is another one.
+                let again = Broadcast::new(
+                    number,
+                    (path, &former.own_path),
+                    former.hops.clone(),
+                    Arc::clone(&former.publisher),
+                );
+                state.broadcasts.insert(path.clone(), again);
+            }
             self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
             state.wake();
         }
+        if state.former.get(path).is_some_and(Vec::is_empty) {
+            state.former.remove(path);
+        }
+        taken
     }
 
     /// The broadcast with that path.
@@ -430,6 +474,41 @@ mod tests {
         let path = ("other", "other");
         let more = Broadcast::new(3, path, Vec::new(), publisher(2));
         assert_eq!(room.announce(more).unwrap_err(), TooMany);
+    }
+
+    #[test]
+    fn one_that_was_replaced_is_there_again_when_the_other_is_gone() {
+        let room = Room::new("studio", Limits::default());
+        let publishers: Vec<_> = (0..3).map(publisher).collect();
+        let all: Vec<_> = (0..3).map(|number| broadcast(number, &publishers[number as usize])).collect();
+        for broadcast in &all {
+            room.announce(Arc::clone(broadcast)).unwrap();
+        }
+        let woken = Arc::new(AtomicUsize::new(0));
+        room.watch(Arc::clone(&woken));
+        // One that is not there any more does not come back.
+        assert!(room.retract(&all[1], 10).is_none());
+        assert_eq!(woken.load(Relaxed), 0);
+        assert!(Arc::ptr_eq(&room.retract(&all[2], 11).unwrap(), &all[2]));
+        let again = room.find("cam").unwrap();
+        assert_eq!((again.number, again.publisher.id, woken.load(Relaxed)), (11, 0, 1));
+        assert!(!again.is_closed() && again.track(&room, "video").is_some());
+        assert!(Arc::ptr_eq(&room.retract(&all[0], 12).unwrap(), &again));
+        assert!(room.find("cam").is_none() && room.lock().former.is_empty());
+        // So many are remembered at most.
+        let many: Vec<_> = (0..10).map(|number| broadcast(number, &publisher(number))).collect();
+        for broadcast in &many {
+            room.announce(Arc::clone(broadcast)).unwrap();
+        }
+        assert_eq!(room.lock().former["cam"].len(), FORMER);
+        for broadcast in many.iter().rev() {
+            room.retract(broadcast, 100);
+        }
+        assert!(room.broadcasts().is_empty() && room.lock().former.is_empty());
+        for (limit, share) in [(1, 1), (2, 1), (64, 32)] {
+            let limits = Limits { broadcasts: limit, ..Limits::default() };
+            assert_eq!(limits.session_broadcasts(), share);
+        }
     }
 
     #[test]

@@ -517,16 +517,13 @@ impl quic::Session for Session {
     fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(place) = self.place.clone() else { return false };
         while let Some(path) = self.broadcasts.keys().next().cloned() {
-            if let Some(broadcast) = self.broadcasts.get(&path) {
-                place.room.retract(broadcast);
-                if broadcast.close_one() {
-                    if turn.spend() {
-                        return true;
-                    }
-                    continue;
-                }
+            if let Some(broadcast) = self.broadcasts.remove(&path) {
+                self.replaced.extend(place.room.retract(&broadcast, self.moq.number()));
+                self.replaced.push_back(broadcast);
             }
-            self.broadcasts.remove(&path);
+            if turn.spend() {
+                return true;
+            }
         }
         while let Some(key) = self.owners.iter().next().map(|(key, _)| key) {
             self.forget(key);

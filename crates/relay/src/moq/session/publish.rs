@@ -367,7 +367,7 @@ impl Session {
         if !announce.is_active {
             if let Some(broadcast) = self.broadcasts.remove(own_path) {
                 // Who has subscribed keeps what there is.
-                place.room.retract(&broadcast);
+                place.room.retract(&broadcast, self.moq.number());
             }
             return;
         }
@@ -383,7 +383,10 @@ impl Session {
         }
         let path = Self::full_path(&place, own_path);
         let counters = &place.room.counters;
-        if path.is_empty() || path.len() > MAX_PATH || self.broadcasts.len() >= place.room.limits.broadcasts {
+        if path.is_empty()
+            || path.len() > MAX_PATH
+            || self.broadcasts.len() >= place.room.limits.session_broadcasts()
+        {
             counters.refused_broadcast.fetch_add(1, Relaxed);
             return;
         }
