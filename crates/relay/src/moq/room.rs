@@ -1,9 +1,9 @@
 //! A room: its broadcasts, by path, and the limits of what it keeps.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use expressway_gateway::quic::Waker;
 use slab::Slab;
@@ -11,6 +11,12 @@ use slab::Slab;
 use super::track::{End, Track};
 use super::wire::stream_code;
 use crate::status::{MoqCounters, MoqGauges};
+
+/// Broadcasts of a path that were replaced and are remembered.
+const FORMER: usize = 4;
+
+/// Tracks that lose groups for one chunk at most.
+const VICTIMS: usize = 64;
 
 /// What sessions may take of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +48,25 @@ impl Default for Limits {
     }
 }
 
+/// Has a session go on, from any thread.
+pub trait Wake: std::fmt::Debug + Send + Sync {
+    /// Wakes it.
+    fn wake(&self);
+}
+
+impl Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
+    }
+}
+
+impl Limits {
+    /// Broadcasts of a session: one alone does not take all that the room may have.
+    pub fn session_broadcasts(&self) -> usize {
+        self.broadcasts.div_ceil(2)
+    }
+}
+
 /// A room.
 #[derive(Debug)]
 pub struct Room {
@@ -54,20 +79,29 @@ pub struct Room {
     /// What it is like.
     pub gauges: MoqGauges,
     cached: AtomicUsize,
+    track_numbers: AtomicU64,
+    /// Tracks with something to evict, by the bytes of that and their number. A track's lock is taken before this one, never within.
+    evictable: Mutex<BTreeMap<(usize, u64), Weak<Track>>>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     broadcasts: BTreeMap<Box<str>, Arc<Broadcast>>,
+    /// What they have replaced and whose publishers still announce it, by path, the latest last.
+    former: HashMap<Box<str>, Vec<Arc<Broadcast>>>,
     watchers: Slab<Watcher>,
 }
 
 #[derive(Debug)]
 struct Watcher {
-    waker: Waker,
+    waker: Box<dyn Wake>,
     is_woken: bool,
 }
+
+/// A room has as many broadcasts as it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
 
 /// A broadcast that is announced.
 #[derive(Debug)]
@@ -82,7 +116,14 @@ pub struct Broadcast {
     pub hops: Vec<u64>,
     /// The session that publishes it.
     pub publisher: Arc<Publisher>,
-    tracks: Mutex<HashMap<Box<str>, Arc<Track>>>,
+    tracks: Mutex<Tracks>,
+}
+
+#[derive(Debug, Default)]
+struct Tracks {
+    by_name: HashMap<Box<str>, Arc<Track>>,
+    /// The broadcast is over: it gets no more tracks.
+    is_closed: bool,
 }
 
 /// A session that publishes, as those see it who want something of it.
@@ -90,29 +131,53 @@ pub struct Broadcast {
 pub struct Publisher {
     /// Tells sessions apart.
     pub id: u64,
-    waker: Waker,
+    waker: Box<dyn Wake>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
     /// Tracks of which something is wanted or not any more, each once.
-    queue: Mutex<VecDeque<Arc<Track>>>,
+    tracks: VecDeque<Arc<Track>>,
+    /// The session is over: nobody looks at them.
+    is_closed: bool,
 }
 
 impl Publisher {
     /// A session that `waker` wakes.
-    pub fn new(id: u64, waker: Waker) -> Arc<Self> {
-        Arc::new(Self { id, waker, queue: Mutex::default() })
+    pub fn new(id: u64, waker: impl Wake + 'static) -> Arc<Self> {
+        Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
     }
 
-    /// Has the session look at a track.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the session look at a track; ends the track if the session is over.
     pub fn ask(&self, track: &Arc<Track>) {
-        if track.enqueue() {
-            self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::clone(track));
+        let mut queue = self.lock();
+        if queue.is_closed {
+            drop(queue);
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        } else if track.enqueue() {
+            queue.tracks.push_back(Arc::clone(track));
+            drop(queue);
             self.waker.wake();
         }
     }
 
     /// The next track to look at.
     pub fn next(&self) -> Option<Arc<Track>> {
-        let track = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let track = self.lock().tracks.pop_front();
         track.inspect(|track| track.dequeue())
+    }
+
+    /// The session is over: ends one of the tracks that wait for it. False: there is none any more.
+    pub fn close_one(&self) -> bool {
+        self.lock().is_closed = true;
+        let Some(track) = self.next() else { return false };
+        track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        true
     }
 }
 
@@ -125,6 +190,8 @@ impl Room {
             counters: MoqCounters::default(),
             gauges: MoqGauges::default(),
             cached: AtomicUsize::new(0),
+            track_numbers: AtomicU64::new(0),
+            evictable: Mutex::default(),
             state: Mutex::default(),
         })
     }
@@ -151,32 +218,104 @@ impl Room {
         self.cached.fetch_sub(bytes, Relaxed);
     }
 
-    /// Adds a broadcast, in place of one with that path; that one's subscribers are told. False: there are too many.
-    pub fn announce(&self, broadcast: Arc<Broadcast>) -> bool {
+    /// The same, in place of old groups of those tracks that keep the most of these. False: there are not enough old groups.
+    pub(super) fn make_room(&self, bytes: usize) -> bool {
+        for _ in 0..VICTIMS {
+            if self.reserve(bytes) {
+                return true;
+            }
+            let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((_, track)) = evictable.last_key_value() else { break };
+            let track = track.upgrade();
+            if track.is_none() {
+                // It is being dropped.
+                evictable.pop_last();
+            }
+            drop(evictable);
+            if let Some(track) = track {
+                track.make_room(bytes);
+            }
+        }
+        self.reserve(bytes)
+    }
+
+    pub(super) fn track_number(&self) -> u64 {
+        self.track_numbers.fetch_add(1, Relaxed)
+    }
+
+    /// A track has so many bytes that may be evicted, and had `former`.
+    pub(super) fn account(&self, (number, track): (u64, &Weak<Track>), former: usize, bytes: usize) {
+        if former == bytes {
+            return;
+        }
+        let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
+        evictable.remove(&(former, number));
+        if bytes > 0 {
+            evictable.insert((bytes, number), Weak::clone(track));
+        }
+    }
+
+    /// Adds a broadcast, in place of one with that path, which is returned for its tracks to be ended.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn announce(&self, broadcast: Arc<Broadcast>) -> Result<Option<Arc<Broadcast>>, TooMany> {
         let mut state = self.lock();
         let is_known = state.broadcasts.contains_key(&broadcast.path);
         if !is_known && state.broadcasts.len() >= self.limits.broadcasts {
-            return false;
+            return Err(TooMany);
         }
         let former = state.broadcasts.insert(broadcast.path.clone(), broadcast);
         self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
         state.wake();
-        drop(state);
-        if let Some(former) = former {
-            self.counters.replaced.fetch_add(1, Relaxed);
-            former.close();
+        if let Some(former) = &former {
+            let all = state.former.entry(former.path.clone()).or_default();
+            if all.len() >= FORMER {
+                all.remove(0);
+            }
+            all.push(Arc::clone(former));
         }
-        true
+        drop(state);
+        if let Some(former) = &former {
+            self.counters.replaced.fetch_add(1, Relaxed);
+            former.lock().is_closed = true;
+        }
+        Ok(former)
     }
 
-    /// Takes a broadcast away if it is still that one.
-    pub fn retract(&self, broadcast: &Arc<Broadcast>) {
-        let mut state = self.lock();
-        if state.broadcasts.get(&broadcast.path).is_some_and(|known| Arc::ptr_eq(known, broadcast)) {
-            state.broadcasts.remove(&broadcast.path);
+    /// A publisher does not announce a broadcast any more. One that it had replaced is there again, under `number`. Returns what was taken
+    /// away: that broadcast, or what it was when it was there again.
+    pub fn retract(&self, broadcast: &Broadcast, number: u64) -> Option<Arc<Broadcast>> {
+        let is_same = |other: &Broadcast| {
+            other.publisher.id == broadcast.publisher.id && other.own_path == broadcast.own_path
+        };
+        let path = &broadcast.path;
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if let Some(all) = state.former.get_mut(path) {
+            all.retain(|former| !is_same(former));
+        }
+        let is_current = state.broadcasts.get(path).is_some_and(|current| is_same(current));
+        let mut taken = None;
+        if is_current {
+            taken = state.broadcasts.remove(path);
+            if let Some(former) = state.former.get_mut(path).and_then(Vec::pop) {
+                // Who had subscribed was told that it was over: it is another one.
+                let again = Broadcast::new(
+                    number,
+                    (path, &former.own_path),
+                    former.hops.clone(),
+                    Arc::clone(&former.publisher),
+                );
+                state.broadcasts.insert(path.clone(), again);
+            }
             self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
             state.wake();
         }
+        if state.former.get(path).is_some_and(Vec::is_empty) {
+            state.former.remove(path);
+        }
+        taken
     }
 
     /// The broadcast with that path.
@@ -190,8 +329,8 @@ impl Room {
     }
 
     /// Has `waker` woken when broadcasts come or go.
-    pub fn watch(&self, waker: Waker) -> usize {
-        self.lock().watchers.insert(Watcher { waker, is_woken: false })
+    pub fn watch(&self, waker: impl Wake + 'static) -> usize {
+        self.lock().watchers.insert(Watcher { waker: Box::new(waker), is_woken: false })
     }
 
     /// A watcher has been woken: what changes from now on wakes it again.
@@ -229,13 +368,18 @@ impl Broadcast {
         Arc::new(Self { number, path, own_path, hops, publisher, tracks: Mutex::default() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Track>>> {
+    fn lock(&self) -> MutexGuard<'_, Tracks> {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows.
+    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows,
+    /// or the broadcast is over.
     pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
-        let mut tracks = self.lock();
+        let mut guard = self.lock();
+        if guard.is_closed {
+            return None;
+        }
+        let tracks = &mut guard.by_name;
         if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
             return Some(Arc::clone(track));
         }
@@ -250,9 +394,14 @@ impl Broadcast {
         Some(track)
     }
 
+    /// It is over.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
     /// Its tracks that something is or was asked of.
     pub fn tracks(&self) -> Vec<Arc<Track>> {
-        self.lock().values().cloned().collect()
+        self.lock().by_name.values().cloned().collect()
     }
 
     /// It is over: so are its tracks.
@@ -263,13 +412,116 @@ impl Broadcast {
     /// Ends one of its tracks. False: there is none any more.
     pub fn close_one(&self) -> bool {
         let mut tracks = self.lock();
-        let Some(name) = tracks.keys().next().cloned() else { return false };
-        let track = tracks.remove(&name);
+        tracks.is_closed = true;
+        let Some(name) = tracks.by_name.keys().next().cloned() else { return false };
+        let track = tracks.by_name.remove(&name);
         drop(tracks);
         if let Some(track) = track {
             track.finish(End::Failed(stream_code::SESSION_CLOSED));
             self.publisher.ask(&track);
         }
         true
+    }
+}
+
+#[cfg(test)]
+impl Wake for Arc<AtomicUsize> {
+    fn wake(&self) {
+        self.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publisher(id: u64) -> Arc<Publisher> {
+        Publisher::new(id, Arc::new(AtomicUsize::new(0)))
+    }
+
+    fn broadcast(number: u64, publisher: &Arc<Publisher>) -> Arc<Broadcast> {
+        Broadcast::new(number, ("cam", "cam"), Vec::new(), Arc::clone(publisher))
+    }
+
+    #[test]
+    fn a_broadcast_that_is_over_gets_no_more_tracks() {
+        let room = Room::new("studio", Limits::default());
+        let broadcast = broadcast(1, &publisher(0));
+        let track = broadcast.track(&room, "video").unwrap();
+        assert!(Arc::ptr_eq(&broadcast.track(&room, "video").unwrap(), &track));
+        assert!(!broadcast.is_closed());
+        broadcast.close();
+        assert_eq!(track.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_none());
+        assert!(broadcast.tracks().is_empty());
+    }
+
+    #[test]
+    fn one_in_place_of_another_ends_it() {
+        let room = Room::new("studio", Limits { broadcasts: 1, ..Limits::default() });
+        let (former, next) = (broadcast(1, &publisher(0)), broadcast(2, &publisher(1)));
+        assert!(room.announce(Arc::clone(&former)).unwrap().is_none());
+        let tracks = ["a", "b"].map(|name| former.track(&room, name).unwrap());
+        let replaced = room.announce(Arc::clone(&next)).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&replaced, &former) && former.track(&room, "c").is_none());
+        let ended = || tracks.iter().filter(|track| track.end().is_some()).count();
+        for count in 1..=2 {
+            assert!(replaced.close_one());
+            assert_eq!(ended(), count, "one at a time");
+        }
+        assert!(!replaced.close_one());
+        assert!(Arc::ptr_eq(&room.find("cam").unwrap(), &next));
+        let path = ("other", "other");
+        let more = Broadcast::new(3, path, Vec::new(), publisher(2));
+        assert_eq!(room.announce(more).unwrap_err(), TooMany);
+    }
+
+    #[test]
+    fn one_that_was_replaced_is_there_again_when_the_other_is_gone() {
+        let room = Room::new("studio", Limits::default());
+        let publishers: Vec<_> = (0..3).map(publisher).collect();
+        let all: Vec<_> = (0..3).map(|number| broadcast(number, &publishers[number as usize])).collect();
+        for broadcast in &all {
+            room.announce(Arc::clone(broadcast)).unwrap();
+        }
+        let woken = Arc::new(AtomicUsize::new(0));
+        room.watch(Arc::clone(&woken));
+        // One that is not there any more does not come back.
+        assert!(room.retract(&all[1], 10).is_none());
+        assert_eq!(woken.load(Relaxed), 0);
+        assert!(Arc::ptr_eq(&room.retract(&all[2], 11).unwrap(), &all[2]));
+        let again = room.find("cam").unwrap();
+        assert_eq!((again.number, again.publisher.id, woken.load(Relaxed)), (11, 0, 1));
+        assert!(!again.is_closed() && again.track(&room, "video").is_some());
+        assert!(Arc::ptr_eq(&room.retract(&all[0], 12).unwrap(), &again));
+        assert!(room.find("cam").is_none() && room.lock().former.is_empty());
+        // So many are remembered at most.
+        let many: Vec<_> = (0..10).map(|number| broadcast(number, &publisher(number))).collect();
+        for broadcast in &many {
+            room.announce(Arc::clone(broadcast)).unwrap();
+        }
+        assert_eq!(room.lock().former["cam"].len(), FORMER);
+        for broadcast in many.iter().rev() {
+            room.retract(broadcast, 100);
+        }
+        assert!(room.broadcasts().is_empty() && room.lock().former.is_empty());
+        for (limit, share) in [(1, 1), (2, 1), (64, 32)] {
+            let limits = Limits { broadcasts: limit, ..Limits::default() };
+            assert_eq!(limits.session_broadcasts(), share);
+        }
+    }
+
+    #[test]
+    fn what_is_asked_of_a_session_that_is_over_ends() {
+        let room = Room::new("studio", Limits::default());
+        let publisher = publisher(0);
+        let [first, second] = ["a", "b"].map(|name| Track::new(Arc::clone(&room), "cam", name));
+        publisher.ask(&first);
+        assert_eq!(first.end(), None);
+        assert!(publisher.close_one() && !publisher.close_one());
+        assert_eq!(first.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        publisher.ask(&second);
+        assert_eq!(second.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
+        assert!(publisher.next().is_none());
     }
 }

@@ -7,19 +7,19 @@
 //!
 //! A group is kept as the octets of its frames, in the order they came in: nothing is put together again for a subscriber, whose QUIC
 //! packets take them from the same buffers. What is kept is bounded by octets, of the track and of the room, and by groups: the
-//! oldest goes first, and a group that is too large for itself ends where it is. Sessions are on several workers, so that a track
+//! oldest goes first, of the track itself or, where the room is full, of the one that keeps the most beside its newest group. A group
+//! that is too large for itself ends where it is. A track that has ended keeps what it has for those who follow it still. Sessions are on several workers, so that a track
 //! has a lock, held for one chunk at a time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use expressway_gateway::quic::Waker;
 use slab::Slab;
 
-use super::room::Room;
+use super::room::{Room, Wake};
 use super::wire::{TrackInfo, stream_code};
 
 /// Groups that are kept of a track at most.
@@ -37,6 +37,9 @@ pub struct Track {
     /// Its name.
     pub name: Box<str>,
     room: Arc<Room>,
+    /// Tells it from others of the room.
+    number: u64,
+    this: Weak<Track>,
     state: Mutex<State>,
 }
 
@@ -49,6 +52,8 @@ struct State {
     groups: VecDeque<Group>,
     /// What they take.
     bytes: usize,
+    /// What all but the newest of them take, as the room knows it.
+    old_bytes: usize,
     /// The highest number that was ever seen.
     newest: Option<u64>,
     followers: Slab<Follower>,
@@ -80,7 +85,7 @@ struct Group {
 
 #[derive(Debug)]
 struct Follower {
-    waker: Waker,
+    waker: Box<dyn Wake>,
     /// It was woken and has not looked since.
     is_woken: bool,
     subscribes: bool,
@@ -123,7 +128,14 @@ impl Track {
     /// A track of a broadcast in `room`, of which nothing is known.
     pub fn new(room: Arc<Room>, broadcast: &str, name: &str) -> Arc<Self> {
         room.gauges.tracks.fetch_add(1, Relaxed);
-        Arc::new(Self { broadcast: broadcast.into(), name: name.into(), room, state: Mutex::default() })
+        Arc::new_cyclic(|this| Self {
+            broadcast: broadcast.into(),
+            name: name.into(),
+            number: room.track_number(),
+            room,
+            this: Weak::clone(this),
+            state: Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -137,21 +149,23 @@ impl Track {
 
     /// Adds somebody who is woken by what is new; one that `subscribes` has the publisher send. `None`: there are too many, or the track
     /// has ended.
-    pub fn follow(&self, waker: Waker, subscribes: bool) -> Option<usize> {
+    pub fn follow(&self, waker: impl Wake + 'static, subscribes: bool) -> Option<usize> {
         let mut state = self.lock();
         if state.followers.len() >= FOLLOWERS || state.end.is_some() {
             return None;
         }
         state.subscribers += usize::from(subscribes);
-        Some(state.followers.insert(Follower { waker, is_woken: false, subscribes }))
+        let follower = Follower { waker: Box::new(waker), is_woken: false, subscribes };
+        Some(state.followers.insert(follower))
     }
 
-    /// Takes it away. True: nobody wants the publisher to send any more.
+    /// Takes it away. True: nobody wants the publisher to send any more, or nobody is left at all.
     pub fn unfollow(&self, key: usize) -> bool {
         let mut state = self.lock();
         let Some(follower) = state.followers.try_remove(key) else { return false };
         state.subscribers -= usize::from(follower.subscribes);
-        follower.subscribes && state.subscribers == 0
+        self.clear_ended(&mut state);
+        follower.subscribes && state.subscribers == 0 || state.followers.is_empty()
     }
 
     /// Somebody wants the publisher to send.
@@ -179,11 +193,15 @@ impl Track {
         self.lock().info
     }
 
-    /// Says what it is like.
-    pub fn set_info(&self, info: TrackInfo) {
+    /// Says what it is like. False: that is known already, and stays.
+    pub fn set_info(&self, info: TrackInfo) -> bool {
         let mut state = self.lock();
+        if state.info.is_some() {
+            return false;
+        }
         state.info = Some(info);
         state.wake();
+        true
     }
 
     /// Whether it has ended.
@@ -202,15 +220,35 @@ impl Track {
                 }
             }
             state.wake();
+            self.clear_ended(&mut state);
         }
     }
 
     /// Forgets what is kept: nobody follows it and its publisher has stopped.
     pub fn clear(&self) {
         let mut state = self.lock();
+        self.forget(&mut state);
+        state.newest = None;
+    }
+
+    /// Nobody new finds a track that has ended: what it keeps is for those who follow it.
+    fn clear_ended(&self, state: &mut State) {
+        if state.end.is_some() && state.followers.is_empty() {
+            self.forget(state);
+        }
+    }
+
+    fn forget(&self, state: &mut State) {
         self.room.release(std::mem::take(&mut state.bytes));
         state.groups.clear();
-        state.newest = None;
+        self.account(state);
+    }
+
+    /// Has the room know what may be evicted.
+    fn account(&self, state: &mut State) {
+        let newest = state.groups.back().map_or(0, |group| group.bytes);
+        let former = std::mem::replace(&mut state.old_bytes, state.bytes - newest);
+        self.room.account((self.number, &self.this), former, state.old_bytes);
     }
 
     /// Begins a group. False: it is known already, or older than all that is kept of many.
@@ -231,54 +269,67 @@ impl Track {
         if state.groups.len() > GROUPS {
             self.evict(state);
         }
+        self.account(state);
         state.wake();
         true
     }
 
-    /// Keeps octets of a group.
+    /// Keeps octets of a group, where the room is full in place of old groups.
     pub fn append(&self, sequence: u64, octets: Bytes) -> Appended {
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        let Some(at) = state.position(sequence) else { return Appended::Unwanted(stream_code::EVICTED) };
-        if let Some(end) = state.groups[at].end {
-            return Appended::Unwanted(end.err().unwrap_or(stream_code::CANCEL));
-        }
         let cost = octets.len() + CHUNK;
-        let limits = self.room.limits;
+        let mut guard = self.lock();
+        if let Err(code) = guard.open(sequence) {
+            return Appended::Unwanted(code);
+        }
         let mut has_room = self.room.reserve(cost);
-        while (!has_room || state.bytes + cost > limits.track_cache) && state.groups.len() > 1 {
-            let oldest = state.groups[0].sequence;
+        if !has_room {
+            // No lock is held while others are looked at: what was true of the group may not be any more.
+            drop(guard);
+            has_room = self.room.make_room(cost);
+            guard = self.lock();
+        }
+        let state = &mut *guard;
+        let limit = self.room.limits.track_cache;
+        while has_room && state.bytes + cost > limit && state.groups.len() > 1 {
             self.evict(state);
-            if oldest == sequence {
-                if has_room {
-                    self.room.release(cost);
-                }
-                state.wake();
-                return Appended::Unwanted(stream_code::EVICTED);
-            }
-            has_room = has_room || self.room.reserve(cost);
         }
-        let Some(at) = state.position(sequence) else { return Appended::Unwanted(stream_code::EVICTED) };
-        if !has_room || state.bytes + cost > limits.track_cache {
-            if has_room {
-                self.room.release(cost);
+        let appended = match state.open(sequence) {
+            Ok(at) if has_room && state.bytes + cost <= limit => {
+                let group = &mut state.groups[at];
+                group.chunks.push(octets);
+                group.bytes += cost;
+                state.bytes += cost;
+                Ok(())
             }
-            let group = &mut state.groups[at];
-            let freed = std::mem::take(&mut group.bytes);
-            group.chunks = Vec::new();
-            group.end = Some(Err(stream_code::GROUP_TOO_LARGE));
-            state.bytes -= freed;
-            self.room.release(freed);
-            self.room.counters.dropped_group_too_large.fetch_add(1, Relaxed);
-            state.wake();
-            return Appended::Unwanted(stream_code::GROUP_TOO_LARGE);
+            Ok(at) => {
+                let group = &mut state.groups[at];
+                let freed = std::mem::take(&mut group.bytes);
+                group.chunks = Vec::new();
+                group.end = Some(Err(stream_code::GROUP_TOO_LARGE));
+                state.bytes -= freed;
+                self.room.release(freed);
+                self.room.counters.dropped_group_too_large.fetch_add(1, Relaxed);
+                Err(stream_code::GROUP_TOO_LARGE)
+            }
+            Err(code) => Err(code),
+        };
+        if has_room && appended.is_err() {
+            self.room.release(cost);
         }
-        let group = &mut state.groups[at];
-        group.chunks.push(octets);
-        group.bytes += cost;
-        state.bytes += cost;
+        self.account(state);
         state.wake();
-        Appended::Kept
+        appended.map_or_else(Appended::Unwanted, |()| Appended::Kept)
+    }
+
+    /// Gives up its oldest groups, but not its newest, until so many bytes are free.
+    pub(super) fn make_room(&self, bytes: usize) {
+        let mut state = self.lock();
+        let enough = state.bytes.saturating_sub(bytes);
+        while state.bytes > enough && state.groups.len() > 1 {
+            self.evict(&mut state);
+        }
+        self.account(&mut state);
+        state.wake();
     }
 
     /// Ends a group: whole, or for a reason, a code of a stream.
@@ -360,6 +411,7 @@ impl Drop for Track {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.room.release(state.bytes);
+        self.room.account((self.number, &self.this), state.old_bytes, 0);
         self.room.gauges.tracks.fetch_sub(1, Relaxed);
     }
 }
@@ -367,6 +419,15 @@ impl Drop for Track {
 impl State {
     fn position(&self, sequence: u64) -> Option<usize> {
         self.groups.binary_search_by_key(&sequence, |group| group.sequence).ok()
+    }
+
+    /// The position of a group that takes more.
+    ///
+    /// # Errors
+    /// It has ended or is not kept, a code of a stream.
+    fn open(&self, sequence: u64) -> Result<usize, u64> {
+        let at = self.position(sequence).ok_or(stream_code::EVICTED)?;
+        self.groups[at].end.map_or(Ok(at), |end| Err(end.err().unwrap_or(stream_code::CANCEL)))
     }
 
     /// Wakes all who follow it and were not woken since they looked.
@@ -403,6 +464,8 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::super::room::Limits;
     use super::*;
 
@@ -443,6 +506,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_track_is_like_is_said_once() {
+        let track = track(1 << 20, 1 << 20);
+        let woken = Arc::new(AtomicUsize::new(0));
+        let key = track.follow(Arc::clone(&woken), false).unwrap();
+        let info = |priority| TrackInfo { priority, max_age: 0, timescale: 0 };
+        assert!(track.set_info(info(1)));
+        track.look(key);
+        assert!(!track.set_info(info(2)));
+        assert_eq!((track.info(), woken.load(Relaxed)), (Some(info(1)), 1));
+    }
+
+    #[test]
     fn the_newest_comes_first_and_old_ones_are_skipped() {
         let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
         let age = Duration::from_millis(500);
@@ -480,19 +555,88 @@ mod tests {
         assert_eq!(both.room().cached(), 0);
         assert!(both.begin(5, now));
         assert_eq!(both.append(5, chunk()), Appended::Kept);
-        // The room is full because of another track.
-        let limits = Limits { track_cache: 3000, room_cache: 2000, ..Limits::default() };
-        let room = Room::new("studio", limits);
-        let (one, two) = (Track::new(Arc::clone(&room), "a", "t"), Track::new(Arc::clone(&room), "b", "t"));
-        assert!(one.begin(0, now) && two.begin(0, now));
-        assert_eq!((one.append(0, chunk()), one.append(0, chunk())), (Appended::Kept, Appended::Kept));
-        assert_eq!(two.append(0, chunk()), Appended::Unwanted(stream_code::GROUP_TOO_LARGE));
-        drop(one);
-        assert_eq!(room.cached(), 0);
+        let two = track(3000, 1 << 20);
+        assert!(two.begin(0, now));
         for sequence in 1..=GROUPS as u64 {
             assert!(two.begin(sequence, now));
         }
         assert!(!two.has(0) && two.has(1), "so many groups at most");
         assert!(!two.begin(0, now), "older than all that is kept");
+    }
+
+    #[test]
+    fn where_the_room_is_full_the_largest_track_loses_old_groups() {
+        let now = Instant::now();
+        let limits = Limits { track_cache: 16 << 10, room_cache: 64 << 10, ..Limits::default() };
+        let room = Room::new("studio", limits);
+        let chunk = || Bytes::from(vec![0; 1024 - CHUNK]);
+        let new = |name: &str| Track::new(Arc::clone(&room), "cam", name);
+        let fill = |track: &Track, groups: std::ops::Range<u64>| {
+            for sequence in groups {
+                assert!(track.begin(sequence, now));
+                for _ in 0..2 {
+                    assert_eq!(track.append(sequence, chunk()), Appended::Kept, "{sequence}");
+                }
+                track.end_group(sequence, Ok(()));
+            }
+        };
+        // Four tracks take all that there is: a fifth has its groups all the same.
+        let four = ["a", "b", "c", "d"].map(new);
+        four.iter().for_each(|track| fill(track, 0..20));
+        assert_eq!(room.cached(), 64 << 10);
+        let fifth = new("e");
+        fill(&fifth, 0..40);
+        assert!(room.cached() <= 64 << 10);
+        let kept = |track: &Track| (0..40).filter(|sequence| track.has(*sequence)).count();
+        assert!(kept(&fifth) >= 5, "{}", kept(&fifth));
+        for track in &four {
+            assert!(kept(track) >= 5 && track.has(19), "{}", kept(track));
+        }
+        drop(four);
+        assert_eq!(room.cached(), 2048 * kept(&fifth));
+        // Newest groups are not evicted: what does not fit beside them ends.
+        let large = ["f", "g", "h", "i"].map(new);
+        for track in &large {
+            assert!(track.begin(0, now));
+            (0..15).for_each(|_| assert_eq!(track.append(0, chunk()), Appended::Kept));
+        }
+        assert_eq!(kept(&fifth), 2);
+        assert_eq!(fifth.append(39, chunk()), Appended::Unwanted(stream_code::CANCEL), "it had ended");
+        assert_eq!(large[0].append(0, chunk()), Appended::Kept);
+        assert_eq!(large[1].append(0, chunk()), Appended::Kept);
+        assert_eq!(large[2].append(0, chunk()), Appended::Unwanted(stream_code::GROUP_TOO_LARGE));
+        assert!(large[0].has(0) && fifth.has(39));
+    }
+
+    #[test]
+    fn a_track_that_has_ended_keeps_nothing_once_nobody_follows_it() {
+        let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
+        assert!(track.begin(0, now));
+        assert_eq!(track.append(0, Bytes::from_static(b"abc")), Appended::Kept);
+        assert_eq!(track.room().cached(), 3 + CHUNK);
+        track.finish(End::Complete(1));
+        assert_eq!((track.room().cached(), track.has(0)), (0, false), "nobody follows it");
+        assert_eq!(track.append(0, Bytes::from_static(b"d")), Appended::Unwanted(stream_code::EVICTED));
+        assert!(!track.begin(1, now));
+        assert_eq!(track.room().cached(), 0);
+    }
+
+    #[test]
+    fn who_follows_a_track_that_has_ended_reads_it_to_its_end() {
+        let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
+        let woken = Arc::new(AtomicUsize::new(0));
+        let keys = [true, false].map(|subscribes| track.follow(Arc::clone(&woken), subscribes).unwrap());
+        assert!(track.begin(0, now));
+        assert_eq!(track.append(0, Bytes::from_static(b"abc")), Appended::Kept);
+        assert_eq!(woken.load(Relaxed), 2, "once until they look");
+        track.end_group(0, Ok(()));
+        track.finish(End::Complete(1));
+        assert!(track.unfollow(keys[0]), "no subscriber is left");
+        let mut place = Place::new(0);
+        assert_eq!(read(&track, &mut place), b"abc");
+        assert_eq!(track.next(&place), Next::Complete);
+        assert!(track.unfollow(keys[1]), "nobody is left");
+        assert_eq!((track.room().cached(), track.has(0)), (0, false));
+        assert_eq!(track.follow(woken, true), None);
     }
 }

@@ -121,6 +121,36 @@ enum Local {
     Quic,
 }
 
+/// Who sends in a turn. Whoever goes first may take all of the turn's slice, and leaves the other a single piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    /// The QUIC endpoint.
+    Endpoint,
+    /// Rooms and WebRTC sessions.
+    Rooms,
+}
+
+impl Sender {
+    /// The order of this turn; the other goes first in the next.
+    fn take_turns(&mut self) -> [Self; 2] {
+        let first = *self;
+        *self = match first {
+            Self::Endpoint => Self::Rooms,
+            Self::Rooms => Self::Endpoint,
+        };
+        [first, *self]
+    }
+}
+
+/// What two have left.
+fn both(one: Transmit, other: Transmit) -> Transmit {
+    match (one, other) {
+        (Transmit::More, _) | (_, Transmit::More) => Transmit::More,
+        (Transmit::Blocked, _) | (_, Transmit::Blocked) => Transmit::Blocked,
+        (Transmit::Done, Transmit::Done) => Transmit::Done,
+    }
+}
+
 /// The rooms of a worker.
 pub struct Relay {
     worker: usize,
@@ -133,6 +163,7 @@ pub struct Relay {
     endpoint: Option<Endpoint>,
     /// The first of the endpoint's timers.
     first_timer: usize,
+    sends_first: Sender,
     /// Rooms that have something to send, each once.
     ready: VecDeque<usize>,
     /// What other workers had no room for, by room.
@@ -171,6 +202,7 @@ impl Relay {
             sessions: None,
             endpoint: None,
             first_timer: timers(config),
+            sends_first: Sender::Endpoint,
             ready: VecDeque::new(),
             refused: config.rooms.iter().map(|_| Default::default()).collect(),
             status,
@@ -345,16 +377,16 @@ impl Service for Relay {
         context: &mut Context<'_, Message>,
         io: &mut dyn PacketIo,
     ) -> Result<Transmit, IoError> {
-        let quic = match &mut self.endpoint {
-            Some(endpoint) => endpoint.fill(context, io)?,
-            None => Transmit::Done,
-        };
-        let rest = self.transmit_rest(context, io)?;
-        Ok(match (quic, rest) {
-            (Transmit::More, _) | (_, Transmit::More) => Transmit::More,
-            (Transmit::Blocked, _) | (_, Transmit::Blocked) => Transmit::Blocked,
-            (Transmit::Done, Transmit::Done) => Transmit::Done,
-        })
+        let mut left = Transmit::Done;
+        for sender in self.sends_first.take_turns() {
+            let more = match (sender, &mut self.endpoint) {
+                (Sender::Endpoint, Some(endpoint)) => endpoint.fill(context, io)?,
+                (Sender::Endpoint, None) => Transmit::Done,
+                (Sender::Rooms, _) => self.transmit_rest(context, io)?,
+            };
+            left = both(left, more);
+        }
+        Ok(left)
     }
 
     fn publish(&mut self) {
@@ -443,5 +475,37 @@ impl std::fmt::Debug for Relay {
             .field("worker", &self.worker)
             .field("rooms", &self.rooms.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expressway_netio::{Slice, SliceLimit};
+
+    use super::*;
+
+    #[test]
+    fn who_sends_first_takes_turns() {
+        let (mut first, mut pieces) = (Sender::Endpoint, [0, 0]);
+        for _ in 0..10 {
+            // Both have more to send than a turn may take.
+            let mut slice = Slice::alone(SliceLimit::Pieces(16));
+            for sender in first.take_turns() {
+                loop {
+                    pieces[sender as usize] += 1;
+                    if slice.spend() {
+                        break;
+                    }
+                }
+            }
+        }
+        assert_eq!(pieces, [85, 85]);
+    }
+
+    #[test]
+    fn what_two_have_left_is_the_most_of_either() {
+        use Transmit::{Blocked, Done, More};
+        assert_eq!((both(Done, Done), both(Done, Blocked), both(Blocked, Done)), (Done, Blocked, Blocked));
+        assert_eq!((both(More, Blocked), both(Blocked, More), both(Done, More)), (More, More, More));
     }
 }

@@ -35,6 +35,9 @@ const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Streams on which a session hears of broadcasts at most.
 const WATCHES: usize = 4;
 
+/// Octets of answers that are looked at in a piece of work: the shortest have a few, and each may wake many sessions.
+const PIECE: usize = 256;
+
 /// What wakes a session: tracks that are asked for, broadcasts that come and go; from [`OWNERS`] on what it is sent.
 const QUEUE: u64 = 0;
 const BROADCASTS: u64 = 1;
@@ -50,12 +53,14 @@ pub struct Session {
     /// What is read of streams.
     incoming: HashMap<u64, Incoming>,
     /// Streams with something that waits until it is known where the session is, and whether that is all of them.
-    held: Vec<(u64, bool)>,
+    held: VecDeque<(u64, bool)>,
     /// Streams that were not read to their end, which the engine will not name again.
     unread: VecDeque<u64>,
     writers: Writers,
     /// Broadcasts that the peer announces, by its path for them.
     broadcasts: HashMap<Box<str>, Arc<Broadcast>>,
+    /// Those of others that they have replaced, with tracks that are to be ended.
+    replaced: VecDeque<Arc<Broadcast>>,
     /// The tracks that are asked of it.
     upstreams: Upstreams,
     /// Its requests that something is sent for.
@@ -109,10 +114,11 @@ impl Session {
             place: None,
             begun: turn.now(),
             incoming: HashMap::new(),
-            held: Vec::new(),
+            held: VecDeque::new(),
             unread: VecDeque::new(),
             writers: Writers::default(),
             broadcasts: HashMap::new(),
+            replaced: VecDeque::new(),
             upstreams: Upstreams::default(),
             owners: Slab::new(),
             deliveries: Deliveries::default(),
@@ -142,7 +148,8 @@ impl Session {
             if self.is_held(stream) {
                 return false;
             }
-            match turn.transport().receive(stream, scratch) {
+            let most = piece(self.incoming.get(&stream), scratch.len());
+            match turn.transport().receive(stream, &mut scratch[..most]) {
                 Received::Data { length, last } => {
                     if let Err(words) = self.take(turn, stream, &scratch[..length], last) {
                         self.fail(turn, words);
@@ -173,7 +180,12 @@ impl Session {
         octets: &[u8],
         last: bool,
     ) -> Result<(), &'static str> {
-        let incoming = self.incoming.remove(&stream).unwrap_or_else(|| Incoming::Begun(Vec::new()));
+        let incoming = match self.incoming.remove(&stream) {
+            Some(incoming) => incoming,
+            // It answers what is not asked any more.
+            None if writer::is_ours(stream) => return Ok(()),
+            None => Incoming::Begun(Vec::new()),
+        };
         let next = match incoming {
             Incoming::Begun(mut buffer) => {
                 buffer.extend_from_slice(octets);
@@ -229,7 +241,7 @@ impl Session {
             if self.held.len() as u64 > 2 * self.requests() {
                 return Err("requests before SETUP");
             }
-            self.held.push((stream, false));
+            self.held.push_back((stream, false));
             return Ok(Incoming::Begun(buffer));
         }
         let message = &buffer[prefix..];
@@ -306,15 +318,20 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with streams that waited for [`Self::enter`].
-    fn release_held(&mut self, turn: &mut Turn<'_>) -> Result<(), &'static str> {
-        for (stream, has_ended) in std::mem::take(&mut self.held) {
+    /// Goes on with streams that waited for [`Self::enter`]. True: there are more, for another turn.
+    fn release_held(&mut self, turn: &mut Turn<'_>) -> Result<bool, &'static str> {
+        while self.place.is_some()
+            && let Some((stream, has_ended)) = self.held.pop_front()
+        {
             self.take(turn, stream, &[], has_ended)?;
             if !has_ended {
                 self.unread.push_back(stream);
             }
+            if turn.spend() {
+                return Ok(!self.held.is_empty());
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// The peer has ended its side of a stream, or reset it.
@@ -364,20 +381,28 @@ impl Session {
     }
 }
 
+/// Octets of a stream that are read at once, of so many that there is space for.
+fn piece(incoming: Option<&Incoming>, space: usize) -> usize {
+    match incoming {
+        Some(Incoming::Answers(..) | Incoming::Updates(..)) => space.min(PIECE),
+        _ => space,
+    }
+}
+
 impl quic::Session for Session {
     fn handle_readable(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
-        while !turn.transport().is_ending()
-            && let Some(stream) = self.unread.pop_front().or_else(|| turn.transport().readable())
-        {
-            let is_cut = self.read(turn, stream, scratch);
-            if self.place.is_some()
-                && !self.held.is_empty()
-                && let Err(words) = self.release_held(turn)
-            {
-                self.fail(turn, words);
+        while !turn.transport().is_ending() {
+            match self.release_held(turn) {
+                Ok(false) => {}
+                Ok(true) => return true,
+                Err(words) => {
+                    self.fail(turn, words);
+                    break;
+                }
             }
-            if is_cut || turn.spend() {
-                return !self.unread.is_empty() || turn.transport().is_readable();
+            let Some(stream) = self.unread.pop_front().or_else(|| turn.transport().readable()) else { break };
+            if self.read(turn, stream, scratch) || turn.spend() {
+                return self.has_unread() || turn.transport().is_readable();
             }
         }
         self.settle_upstreams();
@@ -385,7 +410,7 @@ impl quic::Session for Session {
     }
 
     fn has_unread(&self) -> bool {
-        !self.unread.is_empty()
+        !self.unread.is_empty() || self.place.is_some() && !self.held.is_empty()
     }
 
     fn wake(&mut self, number: u64) -> bool {
@@ -439,12 +464,15 @@ impl quic::Session for Session {
                 return true;
             }
         }
-        for stream in self.writers.take_unopened() {
+        while let Some(stream) = self.writers.open_next(turn.transport()) {
             match self.deliveries.owner(stream) {
                 Some(owner) => self.again(OWNERS + owner as u64),
                 None => {
                     self.writers.flush(turn.transport(), stream);
                 }
+            }
+            if turn.spend() {
+                return true;
             }
         }
         self.is_woken() && self.handle_woken(turn, &mut [])
@@ -489,16 +517,13 @@ impl quic::Session for Session {
     fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(place) = self.place.clone() else { return false };
         while let Some(path) = self.broadcasts.keys().next().cloned() {
-            if let Some(broadcast) = self.broadcasts.get(&path) {
-                place.room.retract(broadcast);
-                if broadcast.close_one() {
-                    if turn.spend() {
-                        return true;
-                    }
-                    continue;
-                }
+            if let Some(broadcast) = self.broadcasts.remove(&path) {
+                self.replaced.extend(place.room.retract(&broadcast, self.moq.number()));
+                self.replaced.push_back(broadcast);
             }
-            self.broadcasts.remove(&path);
+            if turn.spend() {
+                return true;
+            }
         }
         while let Some(key) = self.owners.iter().next().map(|(key, _)| key) {
             self.forget(key);
@@ -509,8 +534,25 @@ impl quic::Session for Session {
         for watch in self.watches.drain(..) {
             place.room.unwatch(watch.key);
         }
-        // Tracks of a broadcast that was retracted before.
-        self.upstreams.abandon();
+        while let Some(former) = self.replaced.front() {
+            if !former.close_one() {
+                self.replaced.pop_front();
+            }
+            if turn.spend() {
+                return true;
+            }
+        }
+        // Tracks of broadcasts that were retracted before: who asks from now on is told at once.
+        while self.publisher.close_one() {
+            if turn.spend() {
+                return true;
+            }
+        }
+        while self.upstreams.abandon_one() {
+            if turn.spend() {
+                return true;
+            }
+        }
         for (_, incoming) in self.incoming.drain() {
             if let Incoming::Group(group) = incoming {
                 group.end(true, None);
@@ -519,5 +561,20 @@ impl quic::Session for Session {
         place.room.gauges.sessions.fetch_sub(1, Relaxed);
         self.place = None;
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_in_small_pieces_and_groups_in_large_ones() {
+        let answers = Incoming::Answers(Answers::Broadcasts(None), Vec::new());
+        assert_eq!(piece(Some(&answers), 65536), PIECE);
+        assert_eq!(piece(Some(&Incoming::Updates(0, Vec::new())), 65536), PIECE);
+        assert_eq!(piece(Some(&answers), 100), 100);
+        assert_eq!(piece(Some(&Incoming::Begun(Vec::new())), 65536), 65536);
+        assert_eq!(piece(None, 65536), 65536);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use expressway_gateway::quic::Turn;
 
-use super::{Incoming, Place, Session};
-use crate::moq::room::Broadcast;
+use super::{Incoming, Place, QUEUE, Session};
+use crate::moq::room::{Broadcast, TooMany};
 use crate::moq::track::{Appended, End, Track};
 use crate::moq::wire::{
     Announce, AnnounceOk, Answer, Frames, Group, MAX_HOPS, MAX_PATH, Message, Problem, TrackInfo, Wishes,
@@ -21,12 +21,18 @@ const MAX_AGE: u64 = 30_000;
 /// Of what is asked of publishers, all of which is for subscribers with priorities of their own.
 const PRIORITY: u8 = 128;
 
+/// Tracks that are asked of a peer at a time.
+const UPSTREAMS: usize = 4096;
+
+/// Broadcasts that the peer's have replaced whose tracks are ended one after another.
+const REPLACED: usize = 64;
+
 /// What was asked of the peer on a stream of ours.
 pub(super) enum Answers {
     /// Its broadcasts; the hop that it is, once it has said that.
     Broadcasts(Option<u64>),
-    /// What a track is like.
-    Info(Arc<Track>),
+    /// What a track is like, by the number of what is asked of it.
+    Info(u64, Arc<Track>),
     /// The groups of a track, by the number of the subscription, and where it ends if that was said.
     Groups(u64, Option<u64>),
 }
@@ -42,27 +48,67 @@ pub(super) struct Upstreams {
     ended: Vec<(u64, End)>,
 }
 
+#[derive(Debug)]
 struct Upstream {
     track: Arc<Track>,
+    /// The stream of the TRACK request, until it is answered.
+    info_stream: Option<u64>,
     /// The stream of the subscription, if there is one.
     stream: Option<u64>,
     /// It has sent a group.
     has_begun: bool,
 }
 
+/// What a track needs.
+#[derive(Debug)]
+enum Step {
+    /// Nothing more: this was asked of it.
+    Drop(Option<Upstream>),
+    /// These requests, under this number.
+    Ask { id: u64, info: bool, groups: bool },
+    /// There are too many.
+    Refuse,
+}
+
 impl Upstreams {
+    /// What a track needs that somebody has come to or left.
+    fn look(&mut self, track: &Arc<Track>) -> Step {
+        let address = Arc::as_ptr(track) as usize;
+        let known = self.ids.get(&address).copied();
+        let (is_wanted, is_known) = (track.is_wanted(), track.info().is_some());
+        if track.end().is_some() || !is_wanted && (is_known || track.is_idle()) {
+            return Step::Drop(known.and_then(|id| self.remove(id)));
+        }
+        let id = match known {
+            Some(id) => id,
+            None if self.by_id.len() >= UPSTREAMS => return Step::Refuse,
+            None => {
+                let id = self.next;
+                self.next += 1;
+                self.ids.insert(address, id);
+                let track = Arc::clone(track);
+                let upstream = Upstream { track, info_stream: None, stream: None, has_begun: false };
+                self.by_id.insert(id, upstream);
+                id
+            }
+        };
+        let groups = is_wanted && self.by_id.get(&id).is_some_and(|upstream| upstream.stream.is_none());
+        Step::Ask { id, info: known.is_none() && !is_known, groups }
+    }
+
     fn remove(&mut self, id: u64) -> Option<Upstream> {
         let upstream = self.by_id.remove(&id)?;
         self.ids.remove(&(Arc::as_ptr(&upstream.track) as usize));
         Some(upstream)
     }
 
-    /// The session is over, and with it all that was asked.
-    pub(super) fn abandon(&mut self) {
-        self.ids.clear();
-        for (_, upstream) in self.by_id.drain() {
+    /// The session is over, and with it what was asked of one track. False: there is none any more.
+    pub(super) fn abandon_one(&mut self) -> bool {
+        let Some(id) = self.by_id.keys().next().copied() else { return false };
+        if let Some(upstream) = self.remove(id) {
             upstream.track.finish(End::Failed(stream_code::SESSION_CLOSED));
         }
+        true
     }
 }
 
@@ -146,8 +192,17 @@ impl Session {
         }
     }
 
-    /// Looks at the tracks of which something is wanted, or not any more. True: there are more.
+    /// Ends tracks of broadcasts that the peer's have replaced, and looks at those of its own of which something is wanted, or not any
+    /// more. True: there are more.
     pub(super) fn serve_queue(&mut self, turn: &mut Turn<'_>) -> bool {
+        while let Some(former) = self.replaced.front() {
+            if !former.close_one() {
+                self.replaced.pop_front();
+            }
+            if turn.spend() {
+                return true;
+            }
+        }
         while let Some(track) = self.publisher.next() {
             self.serve(turn, &track);
             if turn.spend() {
@@ -158,47 +213,51 @@ impl Session {
     }
 
     fn serve(&mut self, turn: &mut Turn<'_>, track: &Arc<Track>) {
-        let address = Arc::as_ptr(track) as usize;
-        let known = self.upstreams.ids.get(&address).copied();
-        let (is_wanted, has_ended) = (track.is_wanted(), track.end().is_some());
-        if has_ended || !is_wanted && track.info().is_some() {
-            if let Some(upstream) = known.and_then(|id| self.upstreams.remove(id)) {
-                if let Some(stream) = upstream.stream {
-                    // The end of our side ends the subscription.
-                    self.writers.write(turn.transport(), stream, Vec::new(), true);
-                    turn.transport().stop_stream(stream, stream_code::CANCEL);
-                    self.incoming.remove(&stream);
+        if self.is_leaving && track.end().is_none() && track.is_wanted() {
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        }
+        match self.upstreams.look(track) {
+            Step::Drop(Some(upstream)) => {
+                if let Some(stream) = upstream.info_stream {
+                    self.writers.reset(turn.transport(), stream, stream_code::CANCEL);
+                    self.unask(turn, stream);
                 }
-                if !has_ended {
+                if let Some(stream) = upstream.stream {
+                    // The end of our side ends the subscription, if the peer has heard of it.
+                    match self.writers.waiting(stream) {
+                        0 => self.writers.write(turn.transport(), stream, Vec::new(), true),
+                        _ => self.writers.reset(turn.transport(), stream, stream_code::CANCEL),
+                    }
+                    self.unask(turn, stream);
+                }
+                if track.end().is_none() {
                     track.clear();
                 }
             }
-            return;
-        }
-        if self.is_leaving {
-            return track.finish(End::Failed(stream_code::SESSION_CLOSED));
-        }
-        let id = known.unwrap_or_else(|| {
-            let id = self.upstreams.next;
-            self.upstreams.next += 1;
-            self.upstreams.ids.insert(address, id);
-            let upstream = Upstream { track: Arc::clone(track), stream: None, has_begun: false };
-            self.upstreams.by_id.insert(id, upstream);
-            if track.info().is_none() {
-                let asked = write::track(&track.broadcast, &track.name);
-                self.ask(turn, asked, Answers::Info(Arc::clone(track)));
-            }
-            id
-        });
-        let is_subscribed = self.upstreams.by_id.get(&id).is_some_and(|upstream| upstream.stream.is_some());
-        if is_wanted && !is_subscribed {
-            let wishes = Wishes { priority: PRIORITY, max_age: MAX_AGE, start: None, end: None };
-            let asked = write::subscribe(id, &track.broadcast, &track.name, wishes);
-            let stream = self.ask(turn, asked, Answers::Groups(id, None));
-            if let Some(upstream) = self.upstreams.by_id.get_mut(&id) {
-                upstream.stream = Some(stream);
+            Step::Drop(None) => {}
+            Step::Refuse => track.finish(End::Failed(stream_code::NO_CAPACITY)),
+            Step::Ask { id, info, groups } => {
+                let info = info.then(|| {
+                    let asked = write::track(&track.broadcast, &track.name);
+                    self.ask(turn, asked, Answers::Info(id, Arc::clone(track)))
+                });
+                let groups = groups.then(|| {
+                    let wishes = Wishes { priority: PRIORITY, max_age: MAX_AGE, start: None, end: None };
+                    let asked = write::subscribe(id, &track.broadcast, &track.name, wishes);
+                    self.ask(turn, asked, Answers::Groups(id, None))
+                });
+                if let Some(upstream) = self.upstreams.by_id.get_mut(&id) {
+                    upstream.info_stream = upstream.info_stream.or(info);
+                    upstream.stream = upstream.stream.or(groups);
+                }
             }
         }
+    }
+
+    /// Nothing more is to come on a stream of ours.
+    fn unask(&mut self, turn: &mut Turn<'_>, stream: u64) {
+        turn.transport().stop_stream(stream, stream_code::CANCEL);
+        self.incoming.remove(&stream);
     }
 
     /// Asks the peer on a new stream, whose end would take back what is asked.
@@ -231,10 +290,12 @@ impl Session {
                         length
                     })
                 }
-                Answers::Info(track) => TrackInfo::read(input).map(|(info, length)| {
-                    track.set_info(info);
-                    length
-                }),
+                Answers::Info(_, track) => {
+                    TrackInfo::read(input).and_then(|(info, length)| match track.set_info(info) {
+                        true => Ok(length),
+                        false => Err(Problem::Invalid("a second TRACK_INFO")),
+                    })
+                }
                 Answers::Groups(_, end) => Answer::read(input).map(|(answer, length)| {
                     if let Answer::End(group) = answer {
                         *end = Some(group);
@@ -263,8 +324,11 @@ impl Session {
         match answers {
             // It has nothing to announce any more: what is there stays until the session ends.
             Answers::Broadcasts(_) => self.writers.write(turn.transport(), stream, Vec::new(), true),
-            Answers::Info(track) => {
+            Answers::Info(id, track) => {
                 self.writers.write(turn.transport(), stream, Vec::new(), true);
+                if let Some(upstream) = self.upstreams.by_id.get_mut(&id) {
+                    upstream.info_stream = None;
+                }
                 if track.info().is_none() {
                     track.finish(End::Failed(stream_code::NOT_FOUND));
                 }
@@ -303,7 +367,7 @@ impl Session {
         if !announce.is_active {
             if let Some(broadcast) = self.broadcasts.remove(own_path) {
                 // Who has subscribed keeps what there is.
-                place.room.retract(&broadcast);
+                place.room.retract(&broadcast, self.moq.number());
             }
             return;
         }
@@ -319,18 +383,80 @@ impl Session {
         }
         let path = Self::full_path(&place, own_path);
         let counters = &place.room.counters;
-        if path.is_empty() || path.len() > MAX_PATH || self.broadcasts.len() >= place.room.limits.broadcasts {
+        if path.is_empty()
+            || path.len() > MAX_PATH
+            || self.broadcasts.len() >= place.room.limits.session_broadcasts()
+        {
             counters.refused_broadcast.fetch_add(1, Relaxed);
             return;
         }
         let broadcast =
             Broadcast::new(self.moq.number(), (&path, own_path), hops, Arc::clone(&self.publisher));
-        if !place.room.announce(Arc::clone(&broadcast)) {
-            counters.refused_broadcast.fetch_add(1, Relaxed);
-            tracing::debug!(remote = %turn.remote(), path, "MoQ: too many broadcasts");
-            return;
+        match place.room.announce(Arc::clone(&broadcast)) {
+            // So many are never replaced at a time, but on purpose.
+            Ok(Some(former)) if self.replaced.len() >= REPLACED => former.close(),
+            Ok(Some(former)) => {
+                self.replaced.push_back(former);
+                self.again(QUEUE);
+            }
+            Ok(None) => {}
+            Err(TooMany) => {
+                counters.refused_broadcast.fetch_add(1, Relaxed);
+                tracing::debug!(remote = %turn.remote(), path, "MoQ: too many broadcasts");
+                return;
+            }
         }
         counters.broadcasts.fetch_add(1, Relaxed);
         self.broadcasts.insert(own_path.into(), broadcast);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::moq::room::{Limits, Room};
+
+    #[test]
+    fn a_track_is_asked_for_as_long_as_somebody_follows_it() {
+        let track = Track::new(Room::new("studio", Limits::default()), "cam", "video");
+        let mut upstreams = Upstreams::default();
+        let waker = || Arc::new(AtomicUsize::new(0));
+        assert!(matches!(upstreams.look(&track), Step::Drop(None)), "nobody follows it");
+        let asks = track.follow(waker(), false).unwrap();
+        assert!(matches!(upstreams.look(&track), Step::Ask { id: 0, info: true, groups: false }));
+        let subscribes = track.follow(waker(), true).unwrap();
+        assert!(matches!(upstreams.look(&track), Step::Ask { id: 0, info: false, groups: true }));
+        upstreams.by_id.get_mut(&0).unwrap().stream = Some(1);
+        assert!(matches!(upstreams.look(&track), Step::Ask { id: 0, info: false, groups: false }));
+        // The publisher has said nothing of it.
+        assert!(track.unfollow(subscribes) && track.unfollow(asks));
+        assert!(matches!(upstreams.look(&track), Step::Drop(Some(Upstream { stream: Some(1), .. }))));
+        assert!(upstreams.by_id.is_empty() && upstreams.ids.is_empty());
+        // What it is like is known: only who subscribes keeps it.
+        track.follow(waker(), false).unwrap();
+        assert!(matches!(upstreams.look(&track), Step::Ask { id: 1, info: true, groups: false }));
+        assert!(track.set_info(TrackInfo { priority: 0, max_age: 0, timescale: 0 }));
+        assert!(matches!(upstreams.look(&track), Step::Drop(Some(_))));
+    }
+
+    #[test]
+    fn so_many_tracks_are_asked_for_at_most() {
+        let room = Room::new("studio", Limits::default());
+        let mut upstreams = Upstreams::default();
+        let track = |name: usize| {
+            let track = Track::new(Arc::clone(&room), "cam", &name.to_string());
+            track.follow(Arc::new(AtomicUsize::new(0)), true).unwrap();
+            track
+        };
+        let tracks: Vec<_> = (0..UPSTREAMS).map(track).collect();
+        assert!(tracks.iter().all(|track| matches!(upstreams.look(track), Step::Ask { .. })));
+        let more = track(UPSTREAMS);
+        assert!(matches!(upstreams.look(&more), Step::Refuse));
+        tracks[0].finish(End::Complete(0));
+        assert!(matches!(upstreams.look(&tracks[0]), Step::Drop(Some(_))));
+        assert!(matches!(upstreams.look(&more), Step::Ask { .. }));
+        assert_eq!(upstreams.by_id.len(), UPSTREAMS);
     }
 }

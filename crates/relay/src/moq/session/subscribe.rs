@@ -66,6 +66,7 @@ struct Delivery {
     place: Place,
     /// What is left of the head of the stream.
     head: Bytes,
+    urgency: u8,
     /// The stream took no more.
     is_blocked: bool,
 }
@@ -212,6 +213,8 @@ impl Session {
         let room = &place.room;
         let broadcast =
             place.rights.subscribe.then(|| room.find(&Self::full_path(&place, broadcast))).flatten();
+        // One that ends meanwhile gets no tracks.
+        let broadcast = broadcast.filter(|broadcast| !broadcast.is_closed());
         let Some(broadcast) = broadcast else {
             room.counters.refused_not_found.fetch_add(1, Relaxed);
             self.refuse(turn, stream, stream_code::NOT_FOUND);
@@ -257,10 +260,15 @@ impl Session {
         let Some((broadcast, track)) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
             return Incoming::Stopped;
         };
+        let publisher = Arc::clone(&broadcast.publisher);
+        let Some(key) = self.add(turn, stream, (broadcast, Arc::clone(&track)), Kind::Info) else {
+            return Incoming::Stopped;
+        };
+        // A track that nobody follows is not asked for.
         if track.info().is_none() {
-            broadcast.publisher.ask(&track);
+            publisher.ask(&track);
         }
-        self.add(turn, stream, (broadcast, track), Kind::Info).map_or(Incoming::Stopped, Incoming::End)
+        Incoming::End(key)
     }
 
     /// The peer wants one group.
@@ -277,9 +285,10 @@ impl Session {
         let Some(key) = self.add(turn, stream, found, Kind::Fetch) else { return Incoming::Stopped };
         room.counters.fetches.fetch_add(1, Relaxed);
         let place = Place::new(asked.group);
-        self.deliveries
-            .0
-            .insert(stream, Delivery { owner: key, place, head: Bytes::new(), is_blocked: false });
+        self.deliveries.0.insert(
+            stream,
+            Delivery { owner: key, place, head: Bytes::new(), urgency: !asked.priority, is_blocked: false },
+        );
         turn.transport().set_urgency(stream, !asked.priority);
         Incoming::End(key)
     }
@@ -478,10 +487,15 @@ impl Session {
             let head = write::group(Group { subscription: id, sequence }).into();
             self.deliveries.0.insert(
                 stream,
-                Delivery { owner: key, place: Place::new(sequence), head, is_blocked: false },
+                Delivery {
+                    owner: key,
+                    place: Place::new(sequence),
+                    head,
+                    urgency: !priority,
+                    is_blocked: false,
+                },
             );
             track.room().counters.groups_sent.fetch_add(1, Relaxed);
-            turn.transport().set_urgency(stream, !priority);
             match self.deliver(turn, track, stream) {
                 Progress::Cut => return true,
                 Progress::Waits => {}
@@ -523,6 +537,8 @@ impl Session {
         let counters = &track.room().counters;
         let mut sent = Sent::All;
         if !delivery.head.is_empty() {
+            // It has none before it is open, which it is from here on if the peer's limit permits.
+            turn.transport().set_urgency(stream, delivery.urgency);
             sent = self.writers.send(turn.transport(), stream, &mut delivery.head, false);
         }
         let code = loop {

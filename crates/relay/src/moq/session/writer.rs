@@ -1,12 +1,15 @@
 //! Octets on their way to streams, where these take less than there is.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use expressway_gateway::quic::{SendError, Transport};
 
 /// Octets of answers that may wait on a stream before what can be left out is.
 pub(super) const ENOUGH: usize = 4096;
+
+/// What streams have by themselves.
+const URGENCY: u8 = 127;
 
 /// What waits on streams, and the numbers of those to come.
 #[derive(Debug)]
@@ -15,9 +18,40 @@ pub(super) struct Writers {
     /// Streams of ours that QUIC has not heard of.
     fresh: HashSet<u64>,
     /// Those of them that the peer does not let us open yet.
-    unopened: Vec<u64>,
-    bidirectional: u64,
-    unidirectional: u64,
+    unopened: Unopened,
+    /// Those that were given up before QUIC heard of them. The peer counts streams by their numbers: one that is passed over is lost.
+    free: [BTreeSet<u64>; 2],
+    /// The numbers behind all, by direction.
+    next: [u64; 2],
+}
+
+/// Streams that wait for the peer's limit, by direction: both, one.
+#[derive(Debug, Default)]
+struct Unopened([BTreeSet<u64>; 2]);
+
+impl Unopened {
+    fn of(&mut self, stream: u64) -> &mut BTreeSet<u64> {
+        &mut self.0[direction(stream)]
+    }
+
+    /// The first that `open` opens, the lowest number first: once one is refused, so are all behind it.
+    fn next(&mut self, mut open: impl FnMut(u64) -> bool) -> Option<u64> {
+        self.0.iter_mut().find_map(|streams| {
+            let stream = streams.first().copied().filter(|stream| open(*stream))?;
+            streams.remove(&stream);
+            Some(stream)
+        })
+    }
+}
+
+/// 0: both, 1: one.
+fn direction(stream: u64) -> usize {
+    usize::from(stream & 2 != 0)
+}
+
+/// A server has opened it, which we are.
+pub(super) fn is_ours(stream: u64) -> bool {
+    stream & 1 != 0
 }
 
 #[derive(Debug, Default)]
@@ -28,14 +62,13 @@ struct Waiting {
 
 impl Default for Writers {
     fn default() -> Self {
-        // The first that a server opens (RFC 9000, section 2.1).
-        let (bidirectional, unidirectional) = (1, 3);
         Self {
             waiting: HashMap::new(),
             fresh: HashSet::new(),
-            unopened: Vec::new(),
-            bidirectional,
-            unidirectional,
+            unopened: Unopened::default(),
+            free: Default::default(),
+            // The first that a server opens (RFC 9000, section 2.1).
+            next: [1, 3],
         }
     }
 }
@@ -52,18 +85,30 @@ pub(super) enum Sent {
 }
 
 impl Writers {
-    /// The next stream of ours in both directions.
+    /// A new stream of ours in both directions.
     pub(super) fn open_bidirectional(&mut self) -> u64 {
-        self.bidirectional += 4;
-        self.fresh.insert(self.bidirectional - 4);
-        self.bidirectional - 4
+        self.open(0)
     }
 
-    /// The next stream of ours in one direction.
+    /// A new stream of ours in one direction.
     pub(super) fn open_unidirectional(&mut self) -> u64 {
-        self.unidirectional += 4;
-        self.fresh.insert(self.unidirectional - 4);
-        self.unidirectional - 4
+        self.open(1)
+    }
+
+    fn open(&mut self, direction: usize) -> u64 {
+        let stream = self.free[direction].pop_first().unwrap_or_else(|| {
+            self.next[direction] += 4;
+            self.next[direction] - 4
+        });
+        self.fresh.insert(stream);
+        stream
+    }
+
+    /// A stream is given up. False: QUIC has heard of it.
+    fn give_back(&mut self, stream: u64) -> bool {
+        self.waiting.remove(&stream);
+        self.unopened.of(stream).remove(&stream);
+        self.fresh.remove(&stream) && self.free[direction(stream)].insert(stream)
     }
 
     /// Sends what a stream takes of `octets`, which is taken from their front.
@@ -81,12 +126,13 @@ impl Writers {
         };
         if sent != Sent::Blocked || transport.capacity(stream).is_some() {
             self.fresh.remove(&stream);
+            self.unopened.of(stream).remove(&stream);
         } else if !self.fresh.contains(&stream) {
             // It was there, and QUIC has let go of it.
             return Sent::Over;
-        } else if !self.unopened.contains(&stream) {
+        } else {
             // Nobody names a stream that is not there yet.
-            self.unopened.push(stream);
+            self.unopened.of(stream).insert(stream);
         }
         sent
     }
@@ -121,15 +167,67 @@ impl Writers {
 
     /// Ends our side of a stream by a code.
     pub(super) fn reset(&mut self, transport: &mut Transport, stream: u64, code: u64) {
-        self.waiting.remove(&stream);
-        self.unopened.retain(|unopened| *unopened != stream);
-        if !self.fresh.remove(&stream) {
+        if !self.give_back(stream) {
             transport.reset_stream(stream, code);
         }
     }
 
-    /// Streams to try again, since the peer may have let us open them.
-    pub(super) fn take_unopened(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.unopened)
+    /// The next stream that waited for the peer's limit, and is open now.
+    pub(super) fn open_next(&mut self, transport: &mut Transport) -> Option<u64> {
+        let stream = self.unopened.next(|stream| {
+            // A stream is there from when it gets a priority, if the limit permits.
+            transport.set_urgency(stream, URGENCY);
+            transport.capacity(stream).is_some()
+        })?;
+        self.fresh.remove(&stream);
+        Some(stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_were_given_up_are_used_again() {
+        let mut writers = Writers::default();
+        let streams: Vec<_> = (0..4).map(|_| writers.open_unidirectional()).collect();
+        assert_eq!(streams, [3, 7, 11, 15]);
+        // QUIC has heard of the first.
+        writers.fresh.remove(&3);
+        assert!(!writers.give_back(3));
+        for stream in [15, 7] {
+            writers.unopened.of(stream).insert(stream);
+            assert!(writers.give_back(stream));
+        }
+        assert!(writers.unopened.of(7).is_empty());
+        let again: Vec<_> = (0..3).map(|_| writers.open_unidirectional()).collect();
+        assert_eq!(again, [7, 15, 19], "the lowest first");
+        assert_eq!([writers.open_bidirectional(), writers.open_bidirectional()], [1, 5]);
+        assert!(writers.give_back(1));
+        assert_eq!(writers.open_bidirectional(), 1);
+    }
+
+    #[test]
+    fn streams_are_tried_until_the_first_refusal_of_a_direction() {
+        let mut unopened = Unopened::default();
+        for stream in [9, 1, 5, 7, 3, 5] {
+            unopened.of(stream).insert(stream);
+        }
+        let mut tried = Vec::new();
+        let mut next = |limit: u64| {
+            unopened.next(|stream| {
+                tried.push(stream);
+                stream <= limit
+            })
+        };
+        assert_eq!(next(0), None);
+        assert_eq!(next(5), Some(1));
+        assert_eq!(next(5), Some(5));
+        assert_eq!(next(5), Some(3));
+        assert_eq!(next(5), None);
+        assert_eq!(tried, [1, 3, 1, 5, 9, 3, 9, 7]);
+        assert_eq!(unopened.0.map(|streams| streams.len()), [1, 1]);
+        assert!(is_ours(1) && is_ours(3) && !is_ours(0) && !is_ours(2));
     }
 }
