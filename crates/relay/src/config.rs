@@ -11,6 +11,7 @@ use ipnet::IpNet;
 mod codec;
 mod file;
 mod moq;
+mod sessions;
 mod srtp;
 mod webrtc;
 

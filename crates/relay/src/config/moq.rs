@@ -9,12 +9,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::file::Problem;
+use super::sessions::{self, SESSIONS, number};
 use crate::moq::room::Limits;
-
-/// Addresses that sessions come to at most.
-const ADDRESSES: usize = 8;
-/// Sessions of a worker at most.
-const SESSIONS: usize = 65_536;
 
 /// Where sessions come to.
 #[derive(Clone, Debug)]
@@ -56,16 +52,7 @@ pub(super) struct MoqTable {
     max_object: Option<Spanned<Size>>,
 }
 
-/// A number within bounds, or what it is unless it is said.
-fn number(value: Option<Spanned<usize>>, usual: usize, most: usize, what: &str) -> Result<usize, Problem> {
-    match value {
-        None => Ok(usual),
-        Some(value) if (1..=most).contains(value.get_ref()) => Ok(value.into_inner()),
-        Some(value) => Err((value.span(), format!("1 to {most} {what}"))),
-    }
-}
-
-/// A size within bounds, or what it is unless it is said.
+/// A size within bounds; `usual` if it is not set.
 fn size(
     value: Option<Spanned<Size>>,
     usual: usize,
@@ -82,21 +69,8 @@ fn size(
 impl MoqTable {
     /// What it means; paths are relative to `folder`.
     pub(super) fn check(self, folder: &Path) -> Result<Moq, Problem> {
-        let (span, listen) = (self.listen.span(), self.listen.into_inner());
-        if listen.is_empty() || listen.len() > ADDRESSES {
-            return Err((span, format!("1 to {ADDRESSES} addresses")));
-        }
-        let is_wrong = |address: &&SocketAddr| {
-            address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0
-        };
-        if let Some(address) = listen.iter().find(is_wrong) {
-            return Err((span, format!("{address}: give an address of this host, and a port")));
-        }
-        let keys = match self.token_keys {
-            None => Vec::new(),
-            Some(file) => TokenKey::load(&folder.join(file.get_ref()))
-                .map_err(|error| (file.span(), error.to_string()))?,
-        };
+        let (span, listen) = (self.listen.span(), sessions::listen(&self.listen)?);
+        let keys = sessions::token_keys(self.token_keys, folder)?;
         let usual = Limits::default();
         let of_room = self.room_cache.as_ref().map(Spanned::span);
         let limits = Limits {

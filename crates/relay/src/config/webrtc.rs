@@ -10,12 +10,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::file::Problem;
+use super::sessions::{self, SESSIONS, number};
 use crate::webrtc::table::Limits;
-
-/// Addresses that sessions come to at most.
-const ADDRESSES: usize = 8;
-/// Sessions of a process at most.
-const SESSIONS: usize = 65_536;
 
 /// Who is heard on the data channels of a room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,19 +111,7 @@ fn handshake_timeout() -> Spanned<Span> {
 impl WebRtcTable {
     /// What it means; paths are relative to `folder`.
     pub(super) fn check(self, folder: &Path) -> Result<WebRtc, Problem> {
-        let (span, listen) = (self.listen.span(), self.listen.into_inner());
-        let problem = if listen.is_empty() || listen.len() > ADDRESSES {
-            Some(format!("1 to {ADDRESSES} addresses"))
-        } else {
-            let is_wrong = |address: &&SocketAddr| {
-                address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0
-            };
-            let wrong = listen.iter().find(is_wrong);
-            wrong.map(|address| format!("{address}: give an address of this host, and a port"))
-        };
-        if let Some(problem) = problem {
-            return Err((span, problem));
-        }
+        let (span, listen) = (self.listen.span(), sessions::listen(&self.listen)?);
         let announce = match self.announce {
             None => listen.clone(),
             Some(announce) if announce.get_ref().len() == listen.len() => announce.into_inner(),
@@ -148,23 +132,14 @@ impl WebRtcTable {
                 return Err((one.span(), "`certificate` and `private_key` go together".into()));
             }
         };
-        let keys = match self.token_keys {
-            None => Vec::new(),
-            Some(file) => TokenKey::load(&folder.join(file.get_ref()))
-                .map_err(|error| (file.span(), error.to_string()))?,
-        };
-        let limit = |value: Option<Spanned<usize>>, most: usize, what: &str| match value {
-            None => Ok(most),
-            Some(value) if (1..=most).contains(value.get_ref()) => Ok(value.into_inner()),
-            Some(value) => Err((value.span(), format!("1 to {most} {what}"))),
-        };
-        let sessions = limit(Some(self.sessions), SESSIONS, "sessions")?;
-        let of_address = limit(self.sessions_per_address, sessions, "sessions")?;
+        let keys = sessions::token_keys(self.token_keys, folder)?;
+        let sessions = number(Some(self.sessions), SESSIONS, SESSIONS, "sessions")?;
+        let of_address = number(self.sessions_per_address, sessions, sessions, "sessions")?;
         let limits = Limits {
             sessions,
-            publishers: limit(self.publishers, sessions, "publishers")?,
+            publishers: number(self.publishers, sessions, sessions, "publishers")?,
             of_address,
-            publishers_of_address: limit(self.publishers_per_address, of_address, "publishers")?,
+            publishers_of_address: number(self.publishers_per_address, of_address, of_address, "publishers")?,
         };
         let timeout = self.handshake_timeout.get_ref().0;
         if !(Duration::from_millis(100)..=Duration::from_secs(300)).contains(&timeout) {
