@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from .agent import status
+from .fanout import descriptors
+from .hostile import resident
 from .paths import LIMIT
 
 # Samples of a process before drift can be told from a start.
@@ -60,10 +63,7 @@ class Sample:
     @classmethod
     def of(cls, pid: int, since: float) -> "Sample":
         """Of a process now."""
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        resident = 1024 * int(status["VmRSS"].split()[0])
-        return cls(time.monotonic() - since, pid, resident, descriptors, int(status["Threads"]))
+        return cls(time.monotonic() - since, pid, resident(pid), descriptors(pid), int(status(pid)["Threads"]))
 
 
 # By how much the middle of the last third of the samples may exceed that of the second.
