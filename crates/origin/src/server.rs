@@ -191,7 +191,8 @@ impl Lease {
         matches!(self.link, Some(Link::H2(_)))
     }
 
-    /// Sends a request, and waits for the head of the response. Once, on a connection that is not closed.
+    /// Sends a request, and waits for the head of the response. A connection that is closed meanwhile is given up: the lease has
+    /// none then, and another request on it fails.
     pub(crate) async fn send(&mut self, request: Request<UploadBody>) -> Result<Response<Incoming>, Failed> {
         let sent = match self.link.take() {
             Some(Link::Http1(mut link)) => {
