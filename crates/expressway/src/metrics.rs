@@ -6,8 +6,7 @@ use std::time::Duration;
 use expressway_dataplane::DataPath;
 use expressway_gateway::quic::Shared;
 use expressway_metrics::{Histogram, Metric, Registry, Sample, Value};
-use expressway_netio::stats::StatsCell;
-use expressway_netio::worker::TURN_BOUNDS;
+use expressway_netio::stats::{StatsCell, TURN_BOUNDS, TurnTimes};
 use expressway_observe::drops::{DropReason, REASONS};
 
 /// Counters as a JSON object, in reports.
@@ -124,25 +123,21 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
         let sample = |metric: Metric| Sample::from(metric).label("worker", worker.to_string());
         out.extend(cell.io().fields().map(sample));
         out.extend(cell.worker().fields().map(sample));
-        let turns = cell.turns();
-        let histogram = Histogram {
-            bounds: &TURN_BOUNDS,
-            buckets: turns.buckets.to_vec(),
-            sum: Duration::from_nanos(turns.sum),
-        };
         let help = "Worker turns by duration, including time that the kernel took from the worker.";
-        out.push(
-            Sample::histogram("worker_turn_seconds", help, histogram).label("worker", worker.to_string()),
-        );
-        out.push(
-            Sample::time(
-                "worker_turn_longest_seconds",
-                "Longest worker turn since start.",
-                Duration::from_nanos(turns.longest),
-            )
-            .label("worker", worker.to_string()),
-        );
+        let all = Sample::histogram("worker_turn_seconds", help, durations(&cell.turns()));
+        out.push(all.label("worker", worker.to_string()));
+        let longest = Duration::from_nanos(cell.turns().longest);
+        let longest = Sample::time("worker_turn_longest_seconds", "Longest worker turn since start.", longest);
+        out.push(longest.label("worker", worker.to_string()));
     });
+}
+
+fn durations(turns: &TurnTimes) -> Histogram {
+    Histogram {
+        bounds: &TURN_BOUNDS,
+        buckets: turns.buckets.to_vec(),
+        sum: Duration::from_nanos(turns.sum),
+    }
 }
 
 /// Registers what the workers of TCP count.
@@ -155,6 +150,14 @@ pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp:
                 sample
             };
             out.extend(stats.fields().into_iter().map(sample));
+            let turns = stats.turns();
+            let help = "Turns of TCP connections' tasks by duration, including time that the kernel took from the worker.";
+            let all = Sample::histogram("tcp_turn_seconds", help, durations(&turns));
+            out.push(all.label("worker", worker.to_string()));
+            let longest = Duration::from_nanos(turns.longest);
+            let longest =
+                Sample::time("tcp_turn_longest_seconds", "Longest turn of a TCP connection's task since start.", longest);
+            out.push(longest.label("worker", worker.to_string()));
         }
     });
 }

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::connection;
 use crate::listener::{Listen, Socket};
 use crate::stats::{Refusal, add};
+use crate::turn::in_turns;
 use crate::wire::Stream;
 use crate::worker::Shared;
 
@@ -59,13 +60,9 @@ pub(crate) async fn run(worker: Arc<Shared>, acceptor: Acceptor, listen: Arc<Lis
                 add(&worker.stats.accepted, 1);
                 let most = worker.setup.load().limits.max_connections;
                 if let Some(permit) = worker.connections.enter(most) {
-                    tokio::spawn(connection::run(
-                        Arc::clone(&worker),
-                        permit,
-                        stream,
-                        remote,
-                        Arc::clone(&listen),
-                    ));
+                    let connection =
+                        connection::run(Arc::clone(&worker), permit, stream, remote, Arc::clone(&listen));
+                    tokio::spawn(in_turns(Arc::clone(&worker.stats), connection));
                 }
                 // Let it be heard before others come and take its place.
                 tokio::task::yield_now().await;

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use expressway_netio::trace::Hop;
@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::alarm::Alarm;
 use crate::transaction::Transaction;
+use crate::turn::poll_slice;
 use crate::watch::Watch;
 
 /// Octets of a chunk over HTTP/1.
@@ -153,6 +154,7 @@ impl Body for ResponseBody {
         if self.is_over {
             return Poll::Ready(None);
         }
+        ready!(poll_slice(context));
         let starved = std::mem::take(&mut self.starves);
         let poll = self.poll_chunk(context);
         if starved && !self.starves {

@@ -24,6 +24,7 @@ use crate::service::Service;
 use crate::setup::Limits;
 use crate::stats::{Refusal, add};
 use crate::transaction::Tls;
+use crate::turn::in_turns;
 use crate::watch::{Verdict, Watch};
 use crate::wire::{Records, Stream, Transport, Wire};
 use crate::worker::Shared;
@@ -205,6 +206,7 @@ where
     F::Output: Send,
 {
     fn execute(&self, task: F) {
+        let task = in_turns(Arc::clone(&self.0.worker.stats), task);
         self.0.adopt(tokio::spawn(task).abort_handle());
     }
 }

@@ -10,8 +10,9 @@
 //!                     └ account: what the connection keeps in memory
 //! ```
 //!
-//! Workers are threads of their own: nothing here runs on a thread that handles packets. What a worker does for one
-//! connection is cut by tokio's budget, by chunks of bodies and by bounded buffers, so that none holds up the others.
+//! Workers are threads of their own: nothing here runs on a thread that handles packets. A task runs
+//! for 0.2 ms at a time, up to the end of a piece of work (a TLS handshake, the start of a request, a chunk), so that no connection holds
+//! up the others; how long turns take is counted.
 //!
 //! # Decisions
 //!
@@ -42,6 +43,7 @@ mod service;
 mod setup;
 mod stats;
 mod transaction;
+mod turn;
 mod upload;
 mod watch;
 mod wire;

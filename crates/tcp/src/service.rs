@@ -19,6 +19,7 @@ use crate::connections::Told;
 use crate::request::{self, Reading};
 use crate::stats::{Refusal, add, sub};
 use crate::transaction::{Tls, Transaction};
+use crate::turn::poll_slice;
 use crate::upload;
 use crate::watch::Watch;
 
@@ -89,6 +90,8 @@ async fn answer(
         add(&watch.worker.stats.requests_waiting, 1);
         let _waiting = Waiting(&watch);
         poll_fn(|context| watch.poll_begin(id, context)).await;
+        // hyper begins up to 16 requests that came together in one poll.
+        poll_fn(|context| poll_slice(context)).await;
     }
     let alarm = Arc::<Alarm>::default();
     // A body that the client keeps back until it is told to go on, which hyper does not do over HTTP/2: there it comes after
@@ -114,7 +117,7 @@ async fn answer(
                 } else if expects && !watch.is_h2 {
                     awaited = Some((body, writer));
                 } else {
-                    tokio::spawn(upload::pass_on(body, writer, Arc::clone(&watch), id));
+                    upload::start(&watch, upload::pass_on(body, writer, Arc::clone(&watch), id));
                 }
                 exchange
             }
@@ -162,7 +165,7 @@ async fn head_of(
         .await;
         match awaited.take() {
             Some((body, writer)) if is_wanted && !writer.is_closed() => {
-                tokio::spawn(upload::pass_on(body, writer, Arc::clone(watch), id));
+                upload::start(watch, upload::pass_on(body, writer, Arc::clone(watch), id));
                 // hyper tells the client to go on when the body is first polled, and not behind an answer.
                 tokio::task::yield_now().await;
             }
@@ -183,7 +186,7 @@ async fn head_of(
 /// Nobody wants the body. A client that waits for word is answered instead; what others send already is read.
 fn turn_down(watch: &Arc<Watch>, body: Incoming, expects: bool) {
     if !body.is_end_stream() && (!expects || watch.is_h2) {
-        tokio::spawn(upload::refuse(body, Arc::clone(watch)));
+        upload::start(watch, upload::refuse(body, Arc::clone(watch)));
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use expressway_metrics::{Kind, Metric};
+use expressway_netio::stats::{TURN_BOUNDS, TurnTimes};
 use expressway_web::Protocol;
 use expressway_web::memory::Ledger;
 
@@ -80,6 +82,15 @@ pub struct Stats {
     pub(crate) received: [AtomicU64; 2],
     pub(crate) sent: [AtomicU64; 2],
     refusals: [AtomicU64; Refusal::NAMES.len()],
+    turns: Turns,
+}
+
+/// [`TurnTimes`] of a worker that others read.
+#[derive(Debug, Default)]
+struct Turns {
+    buckets: [AtomicU64; TURN_BOUNDS.len() + 1],
+    sum: AtomicU64,
+    longest: AtomicU64,
 }
 
 /// Adds to a counter.
@@ -106,6 +117,24 @@ impl Stats {
 
     pub(crate) fn count_response(&self, complete: bool) {
         add(&self.responses[usize::from(!complete)], 1);
+    }
+
+    /// Counts a turn: a poll of a connection's task.
+    pub(crate) fn count_turn(&self, time: Duration) {
+        let bucket = TURN_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(TURN_BOUNDS.len());
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        add(&self.turns.buckets[bucket], 1);
+        add(&self.turns.sum, nanoseconds);
+        self.turns.longest.fetch_max(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// How long turns took: each is a poll of one connection's task.
+    pub fn turns(&self) -> TurnTimes {
+        TurnTimes {
+            buckets: self.turns.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed)),
+            sum: self.turns.sum.load(Ordering::Relaxed),
+            longest: self.turns.longest.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn refuse(&self, why: Refusal) {

@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::ready;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::stats::Refusal;
+use crate::turn::{in_turns, poll_slice};
 use crate::watch::Watch;
 
 /// Octets of a body that wait to be taken.
@@ -48,6 +50,11 @@ impl Drop for Reading {
     fn drop(&mut self) {
         self.watch.end_upload(self.is_whole);
     }
+}
+
+/// Reads a body beside what answers the request.
+pub(crate) fn start(watch: &Watch, reading: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(in_turns(Arc::clone(&watch.worker.stats), reading));
 }
 
 /// Reads all of `body` into `writer`.
@@ -114,5 +121,9 @@ pub(crate) async fn refuse(body: Incoming, watch: Arc<Watch>) {
 }
 
 async fn next(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
-    poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
+    poll_fn(|context| {
+        ready!(poll_slice(context));
+        Pin::new(&mut *body).poll_frame(context)
+    })
+    .await
 }

@@ -10,6 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_boring::SslStream;
 
+use crate::turn::poll_slice;
 use crate::watch::Watch;
 
 /// Octets of a TLS record.
@@ -190,6 +191,7 @@ impl Wire {
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; 4096];
         while self.lingered < LINGER {
+            ready!(poll_slice(context));
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = match &mut self.transport {
                 Transport::Plain(stream) => Pin::new(stream).poll_read(context, &mut buffer),
@@ -231,6 +233,7 @@ impl AsyncRead for Wire {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(poll_slice(context));
         let (before, began) = (buffer.filled().len(), self.began());
         let read = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
@@ -255,6 +258,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         octets: &[u8],
     ) -> Poll<io::Result<usize>> {
+        ready!(poll_slice(context));
         let began = self.began();
         let written = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write(context, octets),
@@ -270,6 +274,7 @@ impl AsyncWrite for Wire {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        ready!(poll_slice(context));
         let began = self.began();
         let written = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),

@@ -137,14 +137,15 @@ impl Worker {
             "rx_kernel_packets_total" => self.received_kernel_per_second += rate,
             "tx_xsk_packets_total" => self.sent_xsk_per_second += rate,
             "tx_kernel_packets_total" => self.sent_kernel_per_second += rate,
-            "worker_turn_seconds_count" => {
+            "worker_turn_seconds_count" | "tcp_turn_seconds_count" => {
                 self.turns_per_second += rate;
                 self.long_turns_per_second += rate;
             }
-            "worker_turn_seconds_bucket" if series.label("le").as_deref() == Some(LONG) => {
+            "worker_turn_seconds_bucket" | "tcp_turn_seconds_bucket"
+                if series.label("le").as_deref() == Some(LONG) => {
                 self.long_turns_per_second -= rate;
             }
-            "worker_turn_longest_seconds" => {
+            "worker_turn_longest_seconds" | "tcp_turn_longest_seconds" => {
                 self.longest_turn_seconds = self.longest_turn_seconds.max(series.value);
             }
             name if name.contains("dropped") => self.dropped_per_second += rate,

@@ -6,4 +6,5 @@ mod http1;
 mod http2;
 mod lifetime;
 mod stage;
+mod turns;
 mod world;

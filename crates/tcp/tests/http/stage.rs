@@ -1,6 +1,7 @@
 //! What answers in these tests.
 
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use expressway_web::{
@@ -9,7 +10,7 @@ use expressway_web::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 /// `/bytes/N` has N octets, of known length; `/stream/N` the same without one; `/echo` is the request's body and its
-/// trailers; `/remote` says who asks, `/head` how; `/never` never answers.
+/// trailers; `/remote` says who asks, `/head` how; `/never` never answers; `/slow` holds its worker for a millisecond.
 pub(crate) struct Stage {
     /// What `/version` says.
     pub(crate) version: &'static str,
@@ -50,6 +51,10 @@ impl Handler for Stage {
                     request.protocol
                 );
                 fixed(said.into_bytes())
+            }
+            Some("slow") => {
+                std::thread::sleep(Duration::from_millis(1));
+                fixed(Vec::new())
             }
             Some("never") => Exchange::new(Box::new(Never)),
             _ => Exchange::error(&request.method, StatusCode::NOT_FOUND, HeaderMap::new()),

@@ -1,0 +1,36 @@
+//! No client has a worker to itself for longer than a piece of its work takes.
+
+use crate::world::{Build, ask, request, speak};
+
+/// Requests of `/slow`, each of which takes more than a turn's slice.
+const REQUESTS: u64 = 16;
+
+fn turns(world: &crate::world::World) -> u64 {
+    world.server.stats().iter().map(|stats| stats.turns().turns()).sum()
+}
+
+#[test]
+fn requests_that_come_together_have_a_turn_each() {
+    let world = Build::default().world();
+    let mut wire = world.connect();
+    wire.get("/bytes/1");
+    let before = turns(&world);
+    wire.send("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n".repeat(REQUESTS as usize));
+    for _ in 0..REQUESTS {
+        assert!(wire.response().0.starts_with("HTTP/1.1 200"));
+    }
+    let taken = turns(&world) - before;
+    assert!(taken >= REQUESTS, "{taken} turns");
+    assert!(world.server.stats()[0].turns().longest >= 1_000_000);
+}
+
+#[test]
+fn streams_have_a_turn_each() {
+    let world = Build::default().world();
+    speak(&world, |mut send| async move {
+        for _ in 0..REQUESTS {
+            assert_eq!(ask(&mut send, request("GET", "/slow")).await.unwrap().0.status(), 200);
+        }
+    });
+    assert!(turns(&world) > REQUESTS);
+}
