@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import clients, links
 from harness.agent import CONTAINED, NOBODY, UNPRIVILEGED, Agent, status
-from harness.agent_client import connect, message
+from harness.agent_client import AgentClient, connect, message
 from harness.paths import BINARY, CLIP, LIMIT, PORT
 from harness.server import Server, address
 from harness.transfer import reattached, transfer
@@ -275,6 +275,17 @@ def test_clients_at_once_are_bounded_and_an_interface_has_one(
     fourth_client.close()
     fifth_client.close()
     fetch(first, readable)
+
+
+def test_a_server_waits_for_a_place(make_lab, make_agent, make_server, readable: Path) -> None:
+    lab = make_lab()
+    agent = make_agent(lab, RULE + "clients = 1")
+    former = AgentClient(agent.socket)
+    server = make_server(lab, ready=False, certificates=readable, prefix=UNPRIVILEGED, more=io(agent))
+    agent.wait_log("client rejected")
+    former.close()
+    server.wait_ready()
+    fetch(server, readable)
 
 
 HELLO = b'{"hello":{"client":"test"}}'

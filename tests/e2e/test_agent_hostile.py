@@ -511,6 +511,20 @@ def test_what_is_another_clients_is_not_given(make_lab, make_agent) -> None:
     second.close()
 
 
+def test_an_interface_whose_client_goes_is_the_nexts(make_lab, make_agent) -> None:
+    lab = make_lab(queues=2)
+    agent = make_agent(lab, RULE + "clients = 2\n")
+    first, second = AgentClient(agent.socket), AgentClient(agent.socket, OTHER)
+    os.close(first.attach())
+    attach = {"interface": "server0", "queues": 2, "generic": False, "replace": False, "timestamps": False}
+    second.send({"attach": attach})
+    time.sleep(0.2)
+    first.close()
+    _, links = second.receive()
+    os.close(links[0])
+    second.close()
+
+
 def test_the_link_alone_keeps_no_program_on_an_interface(make_lab, make_agent) -> None:
     lab = make_lab(queues=2)
     agent = make_agent(lab)

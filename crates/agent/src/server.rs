@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,9 @@ use crate::table;
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Backlog of the listening socket.
 const BACKLOG: i32 = 64;
+/// How long an attach waits for the holder of the interface to release it. What a client takes down when it goes is a program
+/// and its links: tenths of a second.
+const RELEASE: Duration = Duration::from_secs(2);
 /// Connections being rejected at a time.
 const TURNED_AWAY: usize = 64;
 
@@ -76,6 +79,8 @@ pub(crate) struct Shared {
     mirror: RouteMirror,
     /// Interfaces by the client that holds them.
     claims: Mutex<HashMap<String, u64>>,
+    /// One of them was released.
+    released: Condvar,
     slots: Arc<ClientSlots>,
     numbers: AtomicU64,
     rejected: AtomicU64,
@@ -96,6 +101,7 @@ impl Shared {
         Ok(Self {
             mirror: RouteMirror::start()?,
             claims: Mutex::default(),
+            released: Condvar::new(),
             slots: Arc::default(),
             numbers: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
@@ -178,9 +184,15 @@ impl Shared {
         may_be_taken(ip) && snapshot.links().iter().any(|link| on_device(link.index) && has(link.index))
     }
 
-    /// Assigns an interface to a client: its program hands every queue to one owner.
+    /// Assigns an interface to a client: its program hands every queue to one owner. A client that starts again may come
+    /// before its former connection has been cleaned up, so a holder has [`RELEASE`] to go.
     pub(crate) fn claim(&self, interface: &str, client: u64) -> Result<(), Refusal> {
-        let mut claims = lock(&self.claims);
+        let is_taken =
+            |claims: &mut HashMap<_, _>| claims.get(interface).is_some_and(|holder| *holder != client);
+        let (mut claims, _) = self
+            .released
+            .wait_timeout_while(lock(&self.claims), RELEASE, is_taken)
+            .unwrap_or_else(PoisonError::into_inner);
         match claims.get(interface) {
             Some(holder) if *holder != client => Err(Refusal::new(
                 Code::Taken,
@@ -198,6 +210,7 @@ impl Shared {
         let mut claims = lock(&self.claims);
         if claims.get(interface) == Some(&client) {
             claims.remove(interface);
+            self.released.notify_all();
         }
     }
 }

@@ -1,17 +1,14 @@
 //! A start that outlives an agent's restart.
 //!
-//! What is opened at a start takes many requests, and an agent may go away between any two of them. A part of a data path
-//! is none, so what was opened is given up and opened anew by the agent that is back, if that is soon; else the start has
-//! failed, and says of what. After the start the data path goes on without an agent ([`crate::upkeep`]).
-//!
 //! A start through an agent takes dozens of requests, and the agent can die between any two. It is all or nothing:
 //! everything opened so far is given up and opened again by the agent that comes back, within a time limit, or the
-//! start fails. So there is only one state after it, and upkeep has only one thing to do. In the tests, a relay that
+//! start fails. So there is only one state after it, and [`crate::upkeep`] has only one thing to do. In the tests, a relay that
 //! cuts the connection after each message in turn covers every such moment.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use expressway_agent::message::Code;
 use expressway_agent::{AgentError, Client};
 
 use super::Provider;
@@ -38,22 +35,30 @@ impl Wait {
         loop {
             match look() {
                 Ok(found) => return Ok(found),
-                Err(error) if Instant::now() >= self.deadline => {
+                Err(error) if Instant::now() < self.deadline && is_passing(&error) => std::thread::sleep(PAUSE),
+                Err(error @ AgentError::Refused { .. }) => return Err(error.into()),
+                Err(error) => {
                     return Err(Error::AgentGone {
                         agent: self.agent.clone(),
                         back: format!(", not re-established within {AWAY:?} ({error})"),
                     });
                 }
-                Err(_) => std::thread::sleep(PAUSE),
             }
         }
     }
 }
 
-/// Connects to an agent that is there. One that goes away before it has answered may be back soon.
+/// Whether it may succeed a moment later: no agent, or one that still has as many clients as it may have, former
+/// connections of this program perhaps among them.
+fn is_passing(error: &AgentError) -> bool {
+    !matches!(error, AgentError::Refused { .. }) || error.is_refusal(Code::Clients)
+}
+
+/// Connects to an agent that is there. One that goes away before it has answered may be back soon, and one that is full
+/// may have room soon.
 pub(super) fn connect(path: &Path, name: &str) -> Result<Client, Error> {
     match Client::connect(path, name) {
-        Err(error) if error.is_loss() => {
+        Err(error) if error.is_loss() || error.is_refusal(Code::Clients) => {
             Wait::new(&path.display().to_string()).until(|| Client::connect(path, name))
         }
         result => Ok(result?),
