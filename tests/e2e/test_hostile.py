@@ -140,6 +140,9 @@ def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: C
     assert not ours, f"the attacker broke off: {outcome}"
     assert outcome.grown <= case.grown, outcome
     assert outcome.long_turns() <= 0.02, outcome
+    if case in OVER_TCP:
+        assert outcome.moved("tcp_turn_seconds_count") > 0
+        assert outcome.long_turns("tcp_turn_seconds") <= 0.02, outcome
     assert not outcome.harms(), outcome
     survived(server)
 

@@ -210,10 +210,10 @@ class Outcome:
         counted = self.report.get
         return short + [f"{what}: {counted(what, 0)} of {least}" for what, least in seen.items() if counted(what, 0) < least]
 
-    def long_turns(self) -> float:
+    def long_turns(self, name: str = "worker_turn_seconds") -> float:
         """The share of a worker's turns that took longer than it has reason for, cores that others took and all."""
-        turns = self.moved("worker_turn_seconds_count")
-        return (turns - self.moved("worker_turn_seconds_bucket", le=LONG_TURN)) / max(turns, 1)
+        turns = self.moved(f"{name}_count")
+        return (turns - self.moved(f"{name}_bucket", le=LONG_TURN)) / max(turns, 1)
 
     def __str__(self) -> str:
         rounds = "; ".join(map(str, self.rounds))
