@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from harness import clients
-from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, go_first
+from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, cpu_seconds, go_first
 from harness.lab import Lab
 from harness.server import Server, address
 
@@ -144,6 +144,35 @@ def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: C
         assert outcome.moved("tcp_turn_seconds_count") > 0
         assert outcome.long_turns("tcp_turn_seconds") <= 0.02, outcome
     assert not outcome.harms(), outcome
+    survived(server)
+
+
+# Names of requests in tests/peers/hostile/streams.py, each of which may cost so many times what a plain one does. All of it is read,
+# 30 KB in place of 50 bytes, and ranges are 200 answers.
+COSTLY = {
+    **dict.fromkeys(("if-none-match", "if-match", "labels", "segments", "dots", "encoded-dots", "cookies"), 20),
+    **dict.fromkeys(("accept-encoding", "priority", "fields"), 20),
+    "ranges": 100,
+}
+
+
+def cost(server: Server, certificates: Path, name: str) -> float:
+    """Seconds of the server's CPU for each request of an attack."""
+    spent, before = cpu_seconds(server.process.pid), server.metrics().sum("requests_total")
+    attack = Attack(server.lab, address(server.lab.server["ipv4"]), name, certificates)
+    server.wait_for("requests", lambda m: m.sum("requests_total") >= before + 200)
+    attack.stop()
+    return (cpu_seconds(server.process.pid) - spent) / (server.metrics().sum("requests_total") - before)
+
+
+def test_what_costly_requests_cost(lab: Lab, make_server, certificates: Path) -> None:
+    server = started(lab, make_server, {})
+    cost(server, certificates, "plain")
+    plain = cost(server, certificates, "plain")
+    found = {name: cost(server, certificates, f"costly_requests {name}") for name in COSTLY}
+    print(f"plain {plain * 1e6:.0f} µs; " + ", ".join(f"{name} {spent * 1e6:.0f} µs" for name, spent in found.items()))
+    dear = {name: spent / plain for name, spent in found.items() if spent > COSTLY[name] * plain}
+    assert not dear, (plain, dear)
     survived(server)
 
 

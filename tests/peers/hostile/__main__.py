@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+from functools import partial
 
 import cases
 import handshake
@@ -24,6 +25,7 @@ from report import Report
 from wire import Target
 
 ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners, tcp) for attack in part.ATTACKS}
+ATTACKS |= {f"costly_requests {name}": partial(streams.costly_requests, names=[name]) for name in streams.COSTLY}
 
 
 def main() -> None:
