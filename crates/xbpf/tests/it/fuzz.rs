@@ -1,7 +1,7 @@
 //! Packets of all sorts through every program that may change or keep them, by BPF_PROG_TEST_RUN: seeded, the same in each run.
 //! What passes is unchanged; what leaves has the size that it must have, and checksums that etherparse finds right.
 //!
-//! The filter has the same in `crates/edge/tests/it/guard.rs`, the router in `forward.rs`, where its routes are.
+//! The filter has the same in `crates/edge/tests/it/guard/rules.rs`, the router in `forward.rs`, where its routes are.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
