@@ -19,7 +19,6 @@
 
 mod document;
 pub mod files;
-mod hex;
 mod signature;
 mod store;
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+
 use crate::secret;
 
 /// More than a key takes, with white space around it.
@@ -34,14 +36,9 @@ impl Key {
         }
         let mut text = String::new();
         opened.take(MOST).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-        let digits = text.trim();
-        let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        match u128::from_str_radix(digits, 16) {
-            Ok(key) if is_key => Ok(Self(key.to_be_bytes())),
-            _ => {
-                Err(wrong("no key of 32 hexadecimal digits: make one with `openssl rand -hex 16`".to_owned()))
-            }
-        }
+        let key = HEX.decode(text.trim().as_bytes()).ok().and_then(|key| key.try_into().ok());
+        let problem = "no key of 32 hexadecimal digits: make one with `openssl rand -hex 16`";
+        key.map(Self).ok_or_else(|| wrong(problem.to_owned()))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::io::Read;
 use std::path::Path;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+
 use crate::secret;
 
 /// Bytes of a key.
@@ -36,7 +38,8 @@ fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let key = key(line).ok_or_else(|| {
+        let key = HEX.decode(line.as_bytes()).ok().and_then(|key| key.try_into().ok());
+        let key = key.ok_or_else(|| {
             format!(
                 "line {}: not a key of 64 hexadecimal digits, as `openssl rand -hex 32` makes them",
                 number + 1
@@ -51,14 +54,6 @@ fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
             Err(format!("has {more} keys; at most two are allowed: the current one, then the previous one"))
         }
     }
-}
-
-fn key(line: &str) -> Option<[u8; KEY_LENGTH]> {
-    let digits: Option<Vec<u32>> = line.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits?;
-    let (pairs, rest) = digits.as_chunks::<2>();
-    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| (high * 16 + low) as u8).collect();
-    if rest.is_empty() { bytes.try_into().ok() } else { None }
 }
 
 #[cfg(test)]

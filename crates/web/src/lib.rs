@@ -27,7 +27,6 @@ mod date;
 mod exchange;
 pub mod files;
 mod handler;
-pub mod hex;
 mod log_limit;
 mod media_type;
 pub mod memory;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
 use expressway_settings::{Size, Span};
@@ -165,14 +166,8 @@ impl FromStr for Hex {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pairs = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| match pair {
-            [_, _] => std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()),
-            _ => None,
-        };
-        let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
-        bytes.filter(|_| digits).map(Self).ok_or_else(|| format!("`{text}` is not a hexadecimal byte string"))
+        let bytes = HEX.decode(text.as_bytes());
+        bytes.map(Self).map_err(|_| format!("`{text}` is not hexadecimal: give two digits per byte"))
     }
 }
 

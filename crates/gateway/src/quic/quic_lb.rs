@@ -117,8 +117,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn bytes(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
-        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+        data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap()
     }
 
     fn key(text: &str) -> [u8; 16] {

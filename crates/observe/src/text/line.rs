@@ -79,12 +79,3 @@ impl Display for Escaped<'_> {
         Ok(())
     }
 }
-
-/// Octets in hexadecimal.
-pub(super) struct Hex<'a>(pub(super) &'a [u8]);
-
-impl Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use expressway_web::hex;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use str0m::bwe::Bitrate;
 use str0m::change::SdpOffer;
 use str0m::config::DtlsCert;
@@ -123,7 +123,7 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
     // The parser's own words contain an address of this process's memory.
     let offer = SdpOffer::from_sdp_string(&plain(offer, role)).map_err(|_| "the offer is not valid SDP")?;
     let ufrag = identity.ufrags.issue(worker);
-    let pass = hex::encode(&random::<16>());
+    let pass = HEX.encode(&random::<16>());
     let mut config = Rtc::builder()
         .set_crypto_provider(Arc::clone(&identity.provider))
         .set_dtls_cert(identity.certificate.clone())

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode_str;
 use sha2::Sha256;
 
-use crate::hex;
 use crate::scan::looked_at;
 
 /// Octets of a token; longer ones are invalid.
@@ -104,11 +104,8 @@ impl TokenKey {
 
     /// The key written as hexadecimal digits, 16 to 64 octets of it.
     pub fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if !(32..=128).contains(&digits.len()) || !digits.len().is_multiple_of(2) {
-            return None;
-        }
-        hex::decode(digits).map(Self)
+        let is_long_enough = (32..=128).contains(&text.len());
+        is_long_enough.then(|| HEX.decode(text.as_bytes()).ok()).flatten().map(Self)
     }
 
     /// The keys in a file, one a line; empty lines and those that begin with `#` are skipped.
@@ -206,7 +203,7 @@ impl TokenRule {
         }
         looked_at(token.len());
         let (signed, signature) = token.rsplit_once("~hmac=")?;
-        let signature = (signature.len() == 64).then(|| hex::decode(signature.as_bytes())).flatten()?;
+        let signature = (signature.len() == 64).then(|| HEX.decode(signature.as_bytes()).ok()).flatten()?;
         let field = |name: &str| {
             signed
                 .split('~')
