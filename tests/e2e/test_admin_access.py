@@ -245,7 +245,7 @@ def test_a_guard_takes_orders_with_a_token(make_lab, tmp_path: Path, at: str) ->
         ('listen = "localhost:80"', "neither an address such as"),
         ('listen = "127.0.0.1:9180"\nsocket_mode = 0o600', "remove `socket_mode`"),
         ('listen = "127.0.0.1:9180"\ntoken_file = "missing"', "missing cannot be read"),
-        ('listen = "127.0.0.1:9180"\ntoken_file = "open"', "open is for everybody: chmod o= it"),
+        ('listen = "127.0.0.1:9180"\ntoken_file = "open"', "open can be accessed by others"),
         ('listen = "127.0.0.1:9180"\nopen = ["/config"]', "`/config` is not one of /healthz, /metrics"),
     ],
 )

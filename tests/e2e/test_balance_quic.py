@@ -82,7 +82,7 @@ def test_encrypted_connection_ids_lead_to_their_node_while_keys_change(
     (tmp_path / "1.key").chmod(0o644)
     balancer.signal(signal.SIGHUP)
     balancer.wait_log("not reloaded")
-    assert "1.key: others than its owner have rights to it (mode 644): chmod 600 it" in balancer.log()
+    assert "1.key: can be accessed by others than its owner (mode 644): run chmod 600 on it" in balancer.log()
 
 
 def test_nodes_are_asked_by_quic_and_http3(network: Network, gateways: Gateways, make_balancer: Made) -> None:

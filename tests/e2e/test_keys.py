@@ -331,7 +331,7 @@ def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_se
     cases: list[tuple[str, Callable[[], None], str]] = [
         ("signature", lambda: put(stranger.file.read_bytes(), 0o640), "the signature is of none of the signers"),
         ("format", lambda: put(newer.file.read_bytes()[:-40], 0o640), "the last line is no signature: cut off"),
-        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "others have rights to it (mode 644); run chmod o= on it"),
+        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "can be accessed by others (mode 644): run chmod o= on it"),
         ("unreadable", shared.file.unlink, "cannot be read: No such file"),
     ]
     for reason, spoil, words in cases:

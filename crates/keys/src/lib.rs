@@ -33,8 +33,8 @@ pub enum Refusal {
     #[error("cannot be read: {0}")]
     Unreadable(String),
     /// Others than its owner and group have rights to it.
-    #[error("others have rights to it (mode {0:03o}); run chmod o= on it")]
-    Permissions(u32),
+    #[error("{0}")]
+    Permissions(String),
     /// It is no document.
     #[error("{0}")]
     Format(String),

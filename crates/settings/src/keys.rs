@@ -1,11 +1,10 @@
 //! Files with secret keys that several programs share.
 
-use std::io::Read;
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 
-use crate::secret;
+use crate::secret::{Access, read_text};
 
 /// Bytes of a key.
 pub const KEY_LENGTH: usize = 32;
@@ -22,13 +21,7 @@ const LARGEST: u64 = 4096;
 /// # Errors
 /// What is wrong, and what to do, without the file's name.
 pub fn read_keys(path: &Path) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let (file, mode) = secret::open(path).map_err(unreadable)?;
-    if mode & 0o007 != 0 {
-        return Err("is for everybody: chmod o= it".to_owned());
-    }
-    let mut text = String::new();
-    file.take(LARGEST).read_to_string(&mut text).map_err(unreadable)?;
+    let text = read_text(path, LARGEST, Access::Group)?;
     parse(&text)
 }
 

@@ -6,6 +6,7 @@
 //! fields and not part of the token. `id`, `data` and unknown fields are signed and otherwise ignored.
 
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+use expressway_settings::secret;
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
@@ -23,6 +25,9 @@ use crate::scan::looked_at;
 
 /// Octets of a token; longer ones are invalid.
 const MAX_TOKEN: usize = 1024;
+
+/// Bytes of a file of keys at most, comments included.
+const LARGEST: u64 = 64 << 10;
 
 /// Keys at once: previous, current, next, and some more.
 pub(super) const MAX_KEYS: usize = 8;
@@ -110,8 +115,9 @@ impl TokenKey {
 
     /// The keys in a file, one a line; empty lines and those that begin with `#` are skipped.
     pub fn load(file: &Path) -> Result<Vec<Self>, TokenKeyError> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| TokenKeyError::Read(file.to_owned(), error))?;
+        let bytes = secret::read(file, LARGEST);
+        let text = bytes.and_then(|(bytes, _)| String::from_utf8(bytes).map_err(io::Error::other));
+        let text = text.map_err(|error| TokenKeyError::Read(file.to_owned(), error))?;
         let mut keys = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
