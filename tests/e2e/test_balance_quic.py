@@ -108,7 +108,7 @@ def test_nodes_are_asked_by_quic_and_http3(network: Network, gateways: Gateways,
     wait_until(lambda: states() == {n1: "up", n2: "up", n3: "down"}, "the request's states are never right")
     balancer.reload(text('kind = "http3"\npath = "/small.txt"\nbody = "goodbye"\n'))
     wait_until(lambda: set(states().values()) == {"down"}, "another body is taken for the right one")
-    wait_until(lambda: "a body that begins `A small" in str(problem()), "why is never said")
+    wait_until(lambda: "a body that begins with `A small" in str(problem()), "why is never said")
     balancer.reload(text('kind = "http3"\npath = "/absent"\nstatus = [404]\n'))
     wait_until(lambda: states() == {n1: "up", n2: "up", n3: "down"}, "a listed status is never taken")
     balancer.reload(text('kind = "http3"\npath = "/absent"\n'))

@@ -64,6 +64,6 @@ pub enum Error {
         hint: &'static str,
     },
     /// A thread could not be started.
-    #[error("thread for upkeep: {0}")]
+    #[error("starting the maintenance thread: {0}")]
     Thread(io::Error),
 }

@@ -140,11 +140,11 @@ impl Drop for Exporter {
 impl Counts {
     fn samples(&self, out: &mut Vec<Sample>) {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let help = "Pushes of metrics that the OpenTelemetry collector has taken.";
+        let help = "Pushes of metrics that the OpenTelemetry collector has accepted.";
         out.push(Sample::counter("otlp_pushes", help, value(&self.sent)));
-        let help = "Values of these that it did not take (partial success).";
+        let help = "Values in these that it rejected (partial success).";
         out.push(Sample::counter("otlp_rejected_points", help, value(&self.rejected_points)));
-        let help = "Pushes that came to nothing; the next has all that they had.";
+        let help = "Pushes that failed; the next one includes all that they had.";
         for (reason, counter) in Failure::REASONS.into_iter().zip(&self.failed) {
             out.push(Sample::counter("otlp_failures", help, value(counter)).label("reason", reason));
         }
@@ -165,7 +165,7 @@ async fn push_for_ever(options: &Options, registry: &Registry, counts: &Counts, 
                 counts.sent.fetch_add(1, Ordering::Relaxed);
                 counts.rejected_points.fetch_add(rejected, Ordering::Relaxed);
                 if told.take().is_some() {
-                    tracing::info!(collector = %options.collector, "metrics are taken again");
+                    tracing::info!(collector = %options.collector, "metrics are accepted again");
                 }
             }
             Err(failure) => {

@@ -205,7 +205,7 @@ impl Document {
         let wrong = |problem: &str| Refusal::Format(problem.to_owned());
         let text = std::str::from_utf8(bytes).map_err(|_| wrong("not a document of keys"))?;
         let (signed, signature) = split(text).ok_or_else(|| {
-            wrong("the last line is no signature: cut off, or not made by `expressway keys`")
+            wrong("the last line is not a signature: the file was cut off, or not made by `expressway keys`")
         })?;
         if !signers.have_signed(signed.as_bytes(), &signature) {
             return Err(Refusal::Signature);
@@ -233,7 +233,7 @@ impl Document {
             for (other, before) in &all[..index] {
                 if keys.tickets[..16] == before.tickets[..16] || keys.config == before.config {
                     return Err(Refusal::Format(format!(
-                        "`{other}` and `{name}` have the same name of tickets, or the same config"
+                        "`{other}` and `{name}` have the same ticket name or the same config"
                     )));
                 }
             }

@@ -39,7 +39,7 @@ pub enum Refusal {
     #[error("{0}")]
     Format(String),
     /// None of the signers made its signature.
-    #[error("the signature is of none of the signers, or the text was changed")]
+    #[error("none of the signers made the signature, or the text was changed")]
     Signature,
     /// The public keys of the signers cannot be had; names their file.
     #[error("{0}")]

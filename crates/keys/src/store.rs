@@ -323,7 +323,7 @@ mod tests {
         let open = || Store::open(&bed.file(), &bed.signers(), Instant::now()).map(|_| ());
         assert!(open().unwrap_err().contains("shared.keys: cannot be read"));
         bed.put(b"format = 1\n", 0o600);
-        assert!(open().unwrap_err().contains("the last line is no signature"));
+        assert!(open().unwrap_err().contains("the last line is not a signature"));
         std::fs::remove_file(bed.signers()).unwrap();
         assert!(open().unwrap_err().contains("signer.pub: cannot be read"));
     }

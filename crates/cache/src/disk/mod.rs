@@ -214,7 +214,7 @@ impl Disk {
             ),
             gauge(
                 "cache_disk_is_off",
-                "1 while the disk store does not write, after an error.",
+                "1 while the disk store has stopped writing after an error.",
                 shared.is_off.load(Ordering::Relaxed),
             ),
         ])

@@ -415,7 +415,7 @@ fn nodes(
             None => (span, last_bytes(address)),
         };
         if let Some(other) = nodes.first().filter(|node| node.server_id.len() != server_id.len()) {
-            let problem = format!("must have {} bytes, as those before it", other.server_id.len());
+            let problem = format!("must have {} bytes, like the server IDs before it", other.server_id.len());
             return Err(source.at(id_span, problem));
         }
         if nodes.iter().any(|node| node.server_id == server_id) {

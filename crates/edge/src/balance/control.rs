@@ -49,7 +49,7 @@ pub enum Error {
     #[error("no interface has an address of a service or leads to a node: name one in `interfaces`")]
     NoInterfaces,
     /// All numbers are held.
-    #[error("{0}: more nodes than there is room for; reload again once old ones are gone")]
+    #[error("{0}: no room for all nodes yet; reload again once old ones are gone")]
     Full(String),
     /// What only a start reads.
     #[error("`{0}` has changed: restart to apply it")]

@@ -304,9 +304,9 @@ mod tests {
         let expecting = || Check { body: "ready".to_owned(), ..check(CheckKind::Http) };
         assert_eq!(http(expecting(), "HTTP/1.0 200 OK\r\nX: y\r\n\r\nready, go"), Ok(()));
         for (answer, problem) in [
-            ("HTTP/1.0 200 OK\r\n\r\nstarting", "begins `start`"),
-            ("HTTP/1.0 200 OK\r\n\r\nread", "begins `read`"),
-            ("HTTP/1.0 200 OK\r\nX: y", "without an end"),
+            ("HTTP/1.0 200 OK\r\n\r\nstarting", "begins with `start`"),
+            ("HTTP/1.0 200 OK\r\n\r\nread", "begins with `read`"),
+            ("HTTP/1.0 200 OK\r\nX: y", "incomplete response head"),
             ("HTTP/1.0 500 No\r\n\r\nready", "status 500"),
         ] {
             let error = http(expecting(), answer).unwrap_err();

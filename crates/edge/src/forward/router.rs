@@ -21,9 +21,9 @@ use super::statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics}
 
 /// How often everything is looked at, changes heard of or not.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Why feeds that come by an interface are not copied.
-const GENERIC: &str = "XDP runs in the stack (generic mode), where copies share their bytes: feeds that come by it are \
-                       not copied";
+/// Why feeds that arrive at an interface are not copied.
+const GENERIC: &str = "XDP runs in generic mode, where copies would share their bytes: feeds that arrive here are not \
+                       copied";
 
 /// Why the router cannot run as configured.
 #[derive(Debug, thiserror::Error)]
@@ -336,7 +336,7 @@ impl Router {
     fn warn(&mut self) {
         let mut said = Vec::new();
         for (name, unfit) in &self.unfit {
-            said.push(format!("{unfit}; {name} is not forwarded by until that changes"));
+            said.push(format!("{unfit}; {name} is not used for forwarding until that changes"));
         }
         for (name, port) in &self.ports {
             if let Some(problem) = self.feed_problem(name) {
@@ -344,8 +344,8 @@ impl Router {
             }
             if !port.sends {
                 said.push(format!(
-                    "{name}: sends no frames that XDP redirects, so packets to it take the kernel's path; on veth turn \
-                     `gro` on at its peer, before Linux 6.3 none is known to, elsewhere see the driver's documentation"
+                    "{name}: not known to send frames that XDP redirects, so packets to it take the kernel's path; on veth, \
+                     turn on `gro` at its peer; otherwise see the driver's documentation (Linux before 6.3 does not tell)"
                 ));
             }
             for family in interface::forwarding_off(name) {
@@ -356,8 +356,8 @@ impl Router {
         }
         if interface::hash_is_beyond() {
             said.push(
-                "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take another of several next \
-                 hops than the kernel would choose"
+                "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take a different \
+                 next hop than the kernel would choose"
                     .to_owned(),
             );
         }

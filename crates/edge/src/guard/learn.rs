@@ -427,7 +427,7 @@ fn parse(
                 (local(first).min(now), local(last).min(now))
             }
             (None, None) => (now.saturating_sub(learning.after.cast_signed()), now),
-            _ => return Err(at("two times in seconds, or none, are expected behind the source".to_owned())),
+            _ => return Err(at("expected two times in seconds, or none, after the source".to_owned())),
         };
         found.push(GuardLearned { source, first, last });
     }

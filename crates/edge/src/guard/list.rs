@@ -105,7 +105,7 @@ pub fn parse(reader: &mut dyn BufRead, file: &Path) -> Result<Vec<GuardPrefix>, 
         if line.last() != Some(&b'\n') {
             let problem = match line.len() {
                 LINE => format!("longer than {LINE} bytes"),
-                _ => "the last line does not end: the file seems to be written right now".to_owned(),
+                _ => "the last line is incomplete: the file is probably still being written".to_owned(),
             };
             return Err(at(problem));
         }
@@ -145,7 +145,7 @@ mod tests {
         let error = read(&file).unwrap_err();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(error.line, 2);
-        assert!(error.problem.contains("does not end"), "{error}");
+        assert!(error.problem.contains("is incomplete"), "{error}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ impl Pattern {
 
     fn new(offset: i64, hex: &str, mask: Option<&str>) -> Result<Self, String> {
         let offset = u16::try_from(offset).ok().filter(|offset| *offset <= Self::FARTHEST);
-        let offset = offset.ok_or_else(|| format!("an offset is 0 to {}", Self::FARTHEST))?;
+        let offset = offset.ok_or_else(|| format!("an offset must be 0 to {}", Self::FARTHEST))?;
         let bytes = bytes(hex)?;
         let mask = match mask {
             Some(mask) => self::bytes(mask)?,

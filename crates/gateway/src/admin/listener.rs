@@ -73,7 +73,7 @@ impl Listener {
         let address = section.listen.get_ref().clone();
         let failed = |problem: String| ListenError { address: address.clone(), problem };
         if !net::sockopt::socket_acceptconn(&socket).map_err(|errno| failed(errno.to_string()))? {
-            return Err(failed("the socket of the process before does not listen".into()));
+            return Err(failed("the previous process's socket is not listening".into()));
         }
         match &address {
             Address::Tcp(_) => {

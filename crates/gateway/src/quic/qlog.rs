@@ -31,10 +31,10 @@ const MAX_EVENT: usize = 60 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QlogError {
     /// One at a time.
-    #[error("somebody else records a qlog; try again when that has ended")]
+    #[error("another qlog is being recorded; try again when it has ended")]
     Busy,
     /// All connections write one.
-    #[error("[quic] qlog writes the qlog of every connection already")]
+    #[error("[quic] qlog already records every connection")]
     All,
     /// The build cannot.
     #[error("this build does not support qlog; build with the feature `qlog`")]

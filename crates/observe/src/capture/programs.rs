@@ -266,7 +266,7 @@ impl Attached {
         self.keep(Note {
             interface: Some(self.shown_as(index)),
             text: format!(
-                "interface {name}: gap: what the XDP program {program} that has come dropped or sent back in its first \
+                "interface {name}: gap: what the new XDP program {program} dropped or sent back in its first \
                  {length} is not shown"
             ),
             gap: true,

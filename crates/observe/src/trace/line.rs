@@ -58,7 +58,7 @@ pub enum Control {
         /// Events lost since the beginning, because the reader was slow.
         lost: u64,
     },
-    /// The last line: the time is over.
+    /// The last line: the time limit was reached.
     End {
         /// When, in nanoseconds of CLOCK_MONOTONIC.
         time: u64,

@@ -123,7 +123,8 @@ mod tests {
         ] {
             let error = parse(rooms).unwrap_err();
             assert!(
-                error.starts_with(&format!("relay.toml:{line}:")) && error.contains("SRTP keys are for one"),
+                error.starts_with(&format!("relay.toml:{line}:"))
+                    && error.contains("each SRTP key is for a single"),
                 "{error}"
             );
         }

@@ -106,7 +106,7 @@ pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Ag
     let sections = offer.lines().filter(|line| line.starts_with("m=")).count();
     if !(1..=SECTIONS).contains(&sections) {
         return Err(format!(
-            "the offer has {sections} media sections: one of sound, one of pictures at most"
+            "the offer has {sections} media sections: at most one of audio and one of video are allowed"
         ));
     }
     // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.

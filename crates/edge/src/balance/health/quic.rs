@@ -51,7 +51,7 @@ pub(super) async fn negotiate(address: SocketAddr) -> io::Result<()> {
             if is_negotiation(&answer[..length?], &packet) {
                 return Ok(());
             }
-            return Err(io::Error::other("answered something else than Version Negotiation"));
+            return Err(io::Error::other("answered with something other than Version Negotiation"));
         }
     }
 }

@@ -169,7 +169,7 @@ impl Connector {
         timeout: Duration,
     ) -> Result<Fetched, String> {
         let fetched = tokio::time::timeout(timeout, self.follow(url, known, most)).await;
-        fetched.unwrap_or_else(|_| Err(format!("no whole answer within {timeout:?}")))
+        fetched.unwrap_or_else(|_| Err(format!("no complete response within {timeout:?}")))
     }
 
     async fn follow(&self, url: &Url, known: &Validators, most: u64) -> Result<Fetched, String> {

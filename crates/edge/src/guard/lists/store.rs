@@ -46,7 +46,7 @@ pub(super) fn load(folder: &Path, url: &Url) -> Option<Stored> {
         Ok(stored) => Some(stored),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
-            tracing::warn!("{}: kept list not used: {error}", path.display());
+            tracing::warn!("{}: saved list not used: {error}", path.display());
             None
         }
     }
@@ -64,7 +64,7 @@ fn read(path: &Path, url: &Url) -> io::Result<Stored> {
     };
     let wrong = |problem: &str| Err(io::Error::new(io::ErrorKind::InvalidData, problem.to_owned()));
     if line()? != FIRST {
-        return wrong("not a file of ours");
+        return wrong("not a file that expressway wrote");
     }
     if line()?.strip_prefix(FROM) != Some(&url.to_string()) {
         return wrong("of another URL");
