@@ -1,4 +1,4 @@
-//! The cache as a handler in front of another.
+//! The cache as a handler in front of another handler.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Which devices the frames of listen addresses come in on, and which pairs belong to each.
+//! On which devices the frames of listen addresses arrive, and which pairs belong to each device.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Why a data path could not be opened or kept up.
+//! Errors of opening and keeping a data path.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! One XDP program on several interfaces, which come and go.
+//! One XDP program on several interfaces, which may come and go.
 //!
-//! At the start every interface has to be there and to take the program: a name that is misspelt protects nothing. From
-//! then on [`Interfaces::upkeep`] follows: an interface that vanishes and returns gets the program again. One from which
-//! somebody took the program by force is left alone, because that was deliberate.
+//! At start, every interface must exist and accept the program, because a misspelt name would protect nothing. After
+//! that, [`Interfaces::upkeep`] gives the program to interfaces that disappear and return. An interface from which
+//! someone detached the program by force is left alone, because that was deliberate.
 //!
-//! Where a libxdp dispatcher is on an interface, the program becomes one of its components, with the turn of its
-//! [`Role`](expressway_xbpf::Role); else it has a link of its own.
+//! If an interface has a libxdp dispatcher, the program becomes one of its components, with the priority of its
+//! [`Role`](expressway_xbpf::Role); otherwise it has its own link.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;

@@ -1,8 +1,9 @@
 //! Metrics pushed to an OpenTelemetry collector: OTLP over HTTP, in JSON (OpenTelemetry Protocol 1.x, "OTLP/HTTP").
 //!
-//! A thread of its own asks the [`Registry`] once an interval and posts what it says, as the metrics page would show it. Values are
-//! totals since the start, so one that could not be posted needs no queue: the next has it. One request is under way at a time, and
-//! each has a deadline; a collector that is slow, absent or hostile costs that thread its time and a bounded answer.
+//! A separate thread reads the [`Registry`] once per interval and posts its values, as the metrics page would show
+//! them. Values are totals since the start, so failed posts need no queue: the next one includes them. There is one
+//! request at a time, each with a deadline. A slow, absent or hostile collector only costs that thread's time and a
+//! bounded answer.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,8 @@
 //! Why packets, connections and requests were dropped, from the device to HTTP, in one list.
 //!
-//! Each layer counts where it drops, under names of its own. Here is what those counters mean together: the metrics page adds
-//! `drops_total{layer, reason}` of them, and the reference's table is this list (a test compares them). Nothing is counted twice: what a layer hands to the one above is counted where it ends.
+//! Each layer counts its drops under its own names. This list gives these counters a common meaning: the metrics page
+//! derives `drops_total{layer, reason}` from it, and the reference's table is this list (a test compares them). Nothing
+//! is counted twice: a packet that one layer passes to the next is counted where it ends.
 
 use std::fmt;
 

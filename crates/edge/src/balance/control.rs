@@ -1,4 +1,4 @@
-//! [`Balancer`]: the program, and what keeps its maps true.
+//! [`Balancer`]: the program, and the code that keeps its maps up to date.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;

@@ -1,4 +1,4 @@
-//! From the kernel's interfaces to those that the program knows.
+//! Translates the kernel's interfaces into those that the program knows.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The running router: keeps the program's maps what configuration and kernel say.
+//! The running router: keeps the program's maps in line with the configuration and the kernel.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The filter's file.
+//! The configuration file of the filter.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The filter as it runs: loaded, put on interfaces, changed, read.
+//! The running filter: loaded, attached to interfaces, changed, read.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! `[learn]`: sources that are known from before an attack, when there is one, and the file that they are kept in.
+//! `[learn]`: sources that were learned before an attack, whether there is an attack, and the file of these sources.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};

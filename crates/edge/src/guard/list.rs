@@ -1,4 +1,4 @@
-//! Lists of addresses and prefixes, one a line.
+//! Lists of addresses and prefixes, one per line.
 
 use std::fs::Metadata;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! What a rule looks for in payloads: bytes at an offset, perhaps masked.
+//! What a rule searches for in payloads: bytes at an offset, optionally masked.
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_xbpf::{GuardPayloadSets, GuardProbe};

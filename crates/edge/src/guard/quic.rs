@@ -1,4 +1,4 @@
-//! `[quic]`: servers of QUIC behind the filter.
+//! `[quic]`: QUIC servers behind the filter.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

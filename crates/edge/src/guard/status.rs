@@ -1,4 +1,4 @@
-//! What the filter did, as documents show it.
+//! What the filter did, as documents.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! The socket that an admin listener listens on: a TCP address, or a name in the file system, which goes with it.
+//! The socket of an admin listener: a TCP address, or a name in the file system, which is removed with it.
 
 use std::io;
 use std::net::TcpListener;

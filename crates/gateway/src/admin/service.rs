@@ -1,4 +1,4 @@
-//! Answers requests: one task a connection, all of them on one thread.
+//! Answers requests: one task per connection, all of them on one thread.
 
 use std::convert::Infallible;
 use std::error::Error;

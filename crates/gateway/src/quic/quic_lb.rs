@@ -1,5 +1,5 @@
-//! The encryption of server IDs in connection IDs (draft-ietf-quic-load-balancers, section 5.4): AES-128 in one pass where
-//! server ID and nonce are 16 bytes together, else a Feistel network of four passes.
+//! The encryption of server IDs in connection IDs (draft-ietf-quic-load-balancers, section 5.4): AES-128 in one pass if
+//! server ID and nonce have 16 bytes together, otherwise a Feistel network of four passes.
 
 use boring::error::ErrorStack;
 use boring::symm::{Cipher, Crypter, Mode};

@@ -1,4 +1,4 @@
-//! Which hooks and XDP programs are attached, and what is not.
+//! The hooks and XDP programs that are attached, and those that cannot be.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Reads capture files from any source, in linear time and bounded memory, and what [`Writer`](super::Writer) says in options.
+//! Reads capture files from any source, including the packet options that [`Writer`](super::Writer) writes.
+//! `expressway_pcap` reads the blocks, in linear time and bounded memory.
 
 use std::io::Read;
 use std::path::Path;

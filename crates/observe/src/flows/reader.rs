@@ -1,4 +1,4 @@
-//! The kernel's counters of one interface, read into samples.
+//! Reads the kernel's counters of one interface into samples.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt;

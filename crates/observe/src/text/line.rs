@@ -1,4 +1,4 @@
-//! Octets of which fewer may have been captured than there were, and texts that terminals can bear.
+//! Bytes of which only some may have been captured, and text that is safe for terminals.
 
 use std::fmt::{self, Display};
 

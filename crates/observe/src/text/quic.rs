@@ -1,4 +1,5 @@
-//! QUIC: what every version shows (RFC 8999) and what versions 1 and 2 show without keys (RFC 9000, section 17; RFC 9369).
+//! QUIC: what is visible in every version (RFC 8999), and in versions 1 and 2 without keys (RFC 9000, section 17; RFC
+//! 9369).
 
 use std::fmt::Write;
 

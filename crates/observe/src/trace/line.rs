@@ -1,4 +1,4 @@
-//! A trace as text: a JSON document a line.
+//! A trace as text: one JSON document per line.
 
 use expressway_netio::trace::Event;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! What is to be traced, as it is asked for.
+//! The parameters of a trace, as they are requested.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! A recording as lines, for as long as it was asked for.
+//! A recording as lines, for the requested time.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

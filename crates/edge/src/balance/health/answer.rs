@@ -1,4 +1,4 @@
-//! What is good enough an answer.
+//! Which answers are good.
 
 use std::io;
 

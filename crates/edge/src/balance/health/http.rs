@@ -1,4 +1,4 @@
-//! The check `http`: a request over TCP, in clear.
+//! The check `http`: a request over TCP without TLS.
 
 use std::io;
 

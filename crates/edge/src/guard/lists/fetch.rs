@@ -1,4 +1,4 @@
-//! Fetching a list over HTTP/1.1: one connection a request, conditional, bounded in time and octets.
+//! Fetches a list over HTTP/1.1: one connection per request, conditional, bounded in time and bytes.
 
 use std::fmt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The thread that follows lists: a task each.
+//! The thread that follows lists, with one task for each.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! Fetched lists on disk, so that a start without their servers has them. A file is the list as it came, behind lines
-//! that say what it is; it is replaced whole, by renaming. When it was last known to be current is its time of change.
+//! Fetched lists on disk, for a start while their servers cannot be reached. A file contains the list as it was
+//! received, after lines that describe it; it is replaced as a whole, by renaming. Its modification time is when the
+//! list was last known to be current.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, Write};

@@ -1,7 +1,7 @@
-//! What somebody traces: the datagrams, requests and bursts of connections that a recording selects.
+//! Tracing: the datagrams, requests and bursts of connections that a recording selects.
 //!
-//! A connection takes up a recording with its next datagram or turn, and is looked at anew when the client's address changes.
-//! Where only some requests are followed, packets are told while one of these is under way.
+//! A connection notices a recording with its next datagram or turn, and is matched again when the client's address
+//! changes. If only some requests are followed, packets are recorded while one of these is in progress.
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_netio::Datagram;

@@ -1,4 +1,4 @@
-//! All playlists that are waited for.
+//! All playlists for which requests wait.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
