@@ -264,7 +264,10 @@ impl Rule {
         match (self.action, self.limit.is_empty()) {
             (None, true) => return Err(("name", "has neither `action` nor `limit`".into())),
             (Some(_), false) => {
-                return Err(("action", "cannot be combined with `limit`, which both passes and drops".into()));
+                return Err((
+                    "action",
+                    "cannot be combined with `limit`, which both passes and drops".into(),
+                ));
             }
             (None, false) => {}
             (Some(action), true) => {

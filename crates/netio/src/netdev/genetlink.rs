@@ -1,6 +1,6 @@
 //! A generic netlink socket for one family: requests out, answers in, attributes taken apart.
 //!
-//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`. What a message means is for [`super`].
+//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`. [`super`] interprets the messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
