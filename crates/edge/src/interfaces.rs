@@ -12,7 +12,10 @@ use std::os::fd::BorrowedFd;
 
 use expressway_netio::xsk::interface_index;
 use expressway_settings::named;
-use expressway_xbpf::{AttachMode, Attachment, Error as XdpError, Existing, Keep, Redirect, release_orphans};
+use expressway_xbpf::{
+    AttachMode, Attachment, Balance, Error as XdpError, Existing, Forward, Guard, Keep, Redirect,
+    release_orphans,
+};
 
 /// A loaded program that can be put on interfaces.
 pub trait Program {
@@ -37,6 +40,33 @@ pub trait Program {
     /// Its descriptor, for [`Attachment::replace`].
     fn program(&self) -> BorrowedFd<'_>;
 }
+
+/// The programs that have methods of these names.
+macro_rules! programs {
+    ($($program:ty),*) => {
+        $(impl Program for $program {
+            fn attach(
+                &self,
+                ifindex: u32,
+                mode: AttachMode,
+                existing: Existing,
+                keep: Keep,
+            ) -> Result<Attachment, XdpError> {
+                Self::attach(self, ifindex, mode, existing, keep)
+            }
+
+            fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, XdpError> {
+                Self::join(self, ifindex, mode)
+            }
+
+            fn program(&self) -> BorrowedFd<'_> {
+                Self::program(self)
+            }
+        })*
+    };
+}
+
+programs!(Balance, Forward, Guard);
 
 /// Where on the receive path the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,16 +3,15 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::RouteError;
 use expressway_xbpf::{
-    AttachMode, Attachment, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions,
-    BalanceProtocol, BalanceState, Existing, Keep,
+    AttachMode, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions, BalanceProtocol,
+    BalanceState, Existing, Keep,
 };
 
-use crate::interfaces::{self, AttachOptions, Interfaces, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces};
 
 use super::config::{Affinity, Config, Protocol, Route, Scheduler, Service, WEIGHT};
 use super::health::{Checker, Target};
@@ -416,26 +415,6 @@ impl Balancer {
             }
         }
         Ok(())
-    }
-}
-
-impl Program for Balance {
-    fn attach(
-        &self,
-        ifindex: u32,
-        mode: AttachMode,
-        existing: Existing,
-        keep: Keep,
-    ) -> Result<Attachment, expressway_xbpf::Error> {
-        Balance::attach(self, ifindex, mode, existing, keep)
-    }
-
-    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
-        Balance::join(self, ifindex, mode)
-    }
-
-    fn program(&self) -> BorrowedFd<'_> {
-        Balance::program(self)
     }
 }
 

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::{Resolver, RouteMirror};
 use expressway_xbpf::forward::{
     FEEDS, Feed, Forward, ForwardCounts, ForwardInterface, INTERFACES, RECEIVERS, Receiver, TrafficCounts,
 };
-use expressway_xbpf::{AttachMode, Attachment, Existing, Keep, Role, release_orphans};
+use expressway_xbpf::{AttachMode, Existing, Keep, Role, release_orphans};
 
-use crate::interfaces::{self, AttachOptions, Interfaces, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces};
 
 use super::config::{Config, Replicate, To};
 use super::interface::{self, Senders, Unfit};
@@ -40,26 +39,6 @@ pub enum Error {
     /// The kernel's tables cannot be read.
     #[error(transparent)]
     Routes(#[from] expressway_netio::route::RouteError),
-}
-
-impl Program for Forward {
-    fn attach(
-        &self,
-        ifindex: u32,
-        mode: AttachMode,
-        existing: Existing,
-        keep: Keep,
-    ) -> Result<Attachment, expressway_xbpf::Error> {
-        Self::attach(self, ifindex, mode, existing, keep)
-    }
-
-    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
-        Self::join(self, ifindex, mode)
-    }
-
-    fn program(&self) -> BorrowedFd<'_> {
-        Self::program(self)
-    }
 }
 
 /// Forwards between the interfaces of a configuration until it is dropped.

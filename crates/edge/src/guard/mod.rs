@@ -39,6 +39,7 @@ pub mod classifier;
 mod config;
 mod filter;
 mod learn;
+mod lines;
 pub mod list;
 mod lists;
 mod payload;
