@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use expressway_netio::xsk::interface_index;
 use expressway_settings::named;
 use expressway_xbpf::{
-    AttachMode, Attachment, Balance, Error as XdpError, Existing, Forward, Guard, Keep, Redirect,
+    AttachMode, Attachment, Balance, Error as XdpError, Existing, Guard, Keep, Redirect, forward,
     release_orphans,
 };
 
@@ -66,7 +66,7 @@ macro_rules! programs {
     };
 }
 
-programs!(Balance, Forward, Guard);
+programs!(Balance, forward::Forward, Guard);
 
 /// Where on the receive path the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! `[learn]`: sources that were learned before an attack, whether there is an attack, and the file of these sources.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
