@@ -62,7 +62,8 @@ impl Answer {
     /// The attribute's number, whichever width it came in.
     pub(super) fn number(&self, kind: u16) -> Option<u64> {
         let mut attributes = NlasIterator::new(&self.0[..]).map_while(Result::ok);
-        let value = attributes.find(|attribute| attribute.kind() == kind)?.value();
+        let attribute = attributes.find(|attribute| attribute.kind() == kind)?;
+        let value = attribute.value();
         match value.len() {
             2 => Some(u16::from_ne_bytes(value.try_into().ok()?).into()),
             4 => Some(u32::from_ne_bytes(value.try_into().ok()?).into()),
