@@ -40,6 +40,7 @@ E2E = {
     "netio": ["modes", "fetch", "recv", "gen", "faults", "vlan"],
     "observe": ["dump"],
     "origin": ["origin", "cache"],
+    "pcap": ["dump", "gen"],
     "relay": ["relay"],
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],

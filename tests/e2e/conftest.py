@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import foreign
+from harness import foreign, origins
 from harness.agent import Agent, agents
 from harness.balance import Balancer, Network
 from harness.browser import Browser
@@ -69,6 +69,20 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certificates")
     run([BINARY, "cert", "--host", HOST, "--out", folder])
     return folder
+
+
+@pytest.fixture
+def processes() -> Iterator[Callable[..., origins.Process]]:
+    """Starts origins; they end with their test."""
+    started: list[origins.Process] = []
+
+    def start(process: origins.Process) -> origins.Process:
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
 
 
 @pytest.fixture(scope="session")

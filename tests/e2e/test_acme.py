@@ -163,7 +163,7 @@ def test_without_its_authority_it_serves_and_a_reload_with_another_name_asks_aga
     world.authority(86_400).stop()
     server = world.serve("http-01")
     server.wait_log("no certificate: ")
-    assert "a self-signed one is served" in server.log()
+    assert "serving a self-signed one" in server.log()
     assert world.certificate(HOST) is None
     world.authority(86_400)
     # Its own certificate is another one, which is read again for each attempt.

@@ -82,7 +82,7 @@ def test_encrypted_connection_ids_lead_to_their_node_while_keys_change(
     (tmp_path / "1.key").chmod(0o644)
     balancer.signal(signal.SIGHUP)
     balancer.wait_log("not reloaded")
-    assert "1.key: others than its owner have rights to it (mode 644): chmod 600 it" in balancer.log()
+    assert "1.key: can be accessed by others than its owner (mode 644): run chmod 600 on it" in balancer.log()
 
 
 def test_nodes_are_asked_by_quic_and_http3(network: Network, gateways: Gateways, make_balancer: Made) -> None:
@@ -108,7 +108,7 @@ def test_nodes_are_asked_by_quic_and_http3(network: Network, gateways: Gateways,
     wait_until(lambda: states() == {n1: "up", n2: "up", n3: "down"}, "the request's states are never right")
     balancer.reload(text('kind = "http3"\npath = "/small.txt"\nbody = "goodbye"\n'))
     wait_until(lambda: set(states().values()) == {"down"}, "another body is taken for the right one")
-    wait_until(lambda: "a body that begins `A small" in str(problem()), "why is never said")
+    wait_until(lambda: "a body that begins with `A small" in str(problem()), "why is never said")
     balancer.reload(text('kind = "http3"\npath = "/absent"\nstatus = [404]\n'))
     wait_until(lambda: states() == {n1: "up", n2: "up", n3: "down"}, "a listed status is never taken")
     balancer.reload(text('kind = "http3"\npath = "/absent"\n'))

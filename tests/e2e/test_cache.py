@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from harness import clients, origins
 from harness.lab import Lab
 from harness.origins import ask
@@ -25,20 +24,6 @@ server {{
   add_header surrogate-key "all clips"; etag on;
 }}
 """
-
-
-@pytest.fixture
-def processes():
-    """Starts origins; they end with their test."""
-    started: list[origins.Process] = []
-
-    def start(process: origins.Process) -> origins.Process:
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
 
 
 def static(processes, lab: Lab, folder: Path, root: Path, control: str = "max-age=600") -> Path:

@@ -423,9 +423,9 @@ def test_a_program_that_is_there_already_is_refused(make_network, make_forward, 
     ('interfaces = ["nowhere"]\n', 1, "nowhere: no such interface"),
     ('interfaces = ["lo"]\n', 1, "lo: "),
     ('interfaces = ["port"]\n', 1, "port: is a port of bridge"),
-    ('interfaces = ["bridge"]\n', 1, "bridge: sorts its frames"),
+    ('interfaces = ["bridge"]\n', 1, "bridge: handles frames"),
     ('mode = "generic"\ninterfaces = ["e1"]\n[[replicate]]\nlisten = "10.1.0.1:5000"\nto = [{address = "10.2.0.2:1"}]\n', 2,
-     "copies no feeds"),
+     "cannot copy feeds"),
     ('interface = ["e1"]\n', 2, "forward.toml:1: interface"),
     ('interfaces = ["e1"]\n[[replicate]]\nlisten = "239.1.1.1:5000"\n', 2, "forward.toml:2"),
 ], ids=["absent", "loopback", "bridge-port", "bridge", "generic-feed", "key", "receivers"])
@@ -515,7 +515,7 @@ def test_feeds_are_not_copied_in_generic_mode(make_network, make_forward) -> Non
     # The mode counts from the start only.
     forward.reload(start + feed)
     assert all("generic" in one["problem"] for one in forward.statistics()["interfaces"])
-    assert "e1: XDP runs in the stack" in forward.log()
+    assert "e1: XDP runs in generic mode" in forward.log()
     bound = [receiver(network, number, socket.AF_INET, 6000) for number in (2, 3)]
     own = run_inside(network.router, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     with own:

@@ -56,7 +56,7 @@ def test_lists_and_rules_change_while_it_runs(make_lab, make_guard, tmp_path: Pa
     # The first counters go on, and what is wrong changes nothing.
     guard.expect("configuration not reloaded")
     listed.write_text(f"{client}\n203.0.1")
-    guard.reload(text('block_file = "list"'), "the file seems to be written right now")
+    guard.reload(text('block_file = "list"'), "the file is probably still being written")
     guard.reload(text('blok = ["192.0.2.0/24"]'), "blok")
     assert not answers(lab)
     reasons = {(one["verdict"], one["reason"]): one["packets"] for one in json.loads(guard.ask("/io")[1])["reasons"]}

@@ -151,7 +151,7 @@ def test_a_file_is_read_when_it_changes(make_lab, make_guard, tmp_path: Path) ->
     assert not answers(lab)
     # What is being written is not taken, nor what is gone.
     listed.write_text("203.0.113.0/24\n198.51.10")
-    guard.wait_log("does not end")
+    guard.wait_log("the last line is incomplete")
     listed.unlink()
     guard.wait_log("cannot be read")
     assert not answers(lab)

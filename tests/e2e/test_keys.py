@@ -314,7 +314,7 @@ def test_connection_ids_are_encrypted_by_the_key_in_use(make_lab, make_server, s
 def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_server, shared: Shared, tmp_path: Path) -> None:
     lab = make_lab()
     server = make_server(lab, mode="udp", more=shared.more(), site=URLS)
-    server.expect("keeping the shared keys")
+    server.expect("of the shared keys: ")
     stranger = Shared(tmp_path / "other")
     first, good = shared.file.read_bytes(), version(server)
     status = lambda: ask(lab, listen(lab), "-path", f"/small.txt?hdnts={signed(key)}")["status"]  # noqa: E731
@@ -329,16 +329,16 @@ def test_a_bad_document_is_refused_and_the_last_good_one_stays(make_lab, make_se
         beside.rename(shared.file)
 
     cases: list[tuple[str, Callable[[], None], str]] = [
-        ("signature", lambda: put(stranger.file.read_bytes(), 0o640), "the signature is of none of the signers"),
-        ("format", lambda: put(newer.file.read_bytes()[:-40], 0o640), "the last line is no signature: cut off"),
-        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "others have rights to it (mode 644); run chmod o= on it"),
+        ("signature", lambda: put(stranger.file.read_bytes(), 0o640), "none of the signers made the signature"),
+        ("format", lambda: put(newer.file.read_bytes()[:-40], 0o640), "the last line is not a signature: the file was cut off"),
+        ("permissions", lambda: put(newer.file.read_bytes(), 0o644), "can be accessed by others (mode 644): run chmod o= on it"),
         ("unreadable", shared.file.unlink, "cannot be read: No such file"),
     ]
     for reason, spoil, words in cases:
         spoil()
         metrics = server.wait_for(reason, lambda m, r=reason: m.sum("shared_keys_refused_total", reason=r) == 1)
         assert metrics.sum("shared_keys_good") == 0 and version(server) == good
-        assert f"keeping the shared keys of version {good}: {shared.file}: {words}" in server.log()
+        assert f"keeping version {good} of the shared keys: {shared.file}: {words}" in server.log()
         assert status() == 200
     put(newer.file.read_bytes(), 0o640)
     wait_version(server, wanted)
@@ -423,7 +423,7 @@ def test_the_command_makes_rotates_shows_and_verifies(shared: Shared, tmp_path: 
     run(["openssl", "pkey", "-in", heir, "-pubout", "-out", public])
     assert verify(shared.file, public)[0] == 1
     code, words = refused("rotate", shared.file, "--signer", heir)
-    assert code == 1 and "the signature is of none of the signers" in words
+    assert code == 1 and "none of the signers made the signature" in words
     run([BINARY, "keys", "rotate", shared.file, "--signer", heir, "--former-signer", shared.public])
     assert "good" in run([BINARY, "keys", "verify", shared.file, "--signer", public])
     code, words = refused("new", "--out", shared.folder)

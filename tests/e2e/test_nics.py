@@ -291,7 +291,7 @@ def test_ends_that_do_not_fit_say_why_in_one_line(place: Path) -> None:
     open_token.chmod(0o644)
     with End(place) as end:
         assert "both ends need the same token" in near(place, end.address, token=other, code=1)
-        assert "readable by others" in near(place, end.address, token=open_token, code=2)
+        assert "can be accessed by others than its owner" in near(place, end.address, token=open_token, code=2)
         assert "interface nic9: no such interface here" in near(place, end.address, interface="nic9", code=1)
         assert "not another address in the network of eth0" in near(place, end.address, interface="eth0", code=1)
         assert near(place, end.address, "--server", "by sockets").count("by sockets"), "it serves on"

@@ -35,20 +35,6 @@ server {{
 
 
 @pytest.fixture
-def processes(tmp_path: Path):
-    """Starts origins; they end with their test."""
-    started: list[origins.Process] = []
-
-    def start(process: origins.Process) -> origins.Process:
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-
-
-@pytest.fixture
 def asks():
     """Starts a client that asks; it ends with its test at the latest."""
     started: list[subprocess.Popen[str]] = []

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A crate may use those on lines above its own.
 LAYERS = [
-    {"metrics", "wire", "sequence", "h3", "settings", "keys", "lab", "tls"},
-    {"web"},
+    {"metrics", "wire", "sequence", "h3", "settings", "lab"},
+    {"keys", "pcap", "tls", "web"},
     {"xbpf", "netio", "bench", "acme", "origin", "cache"},
     {"agent", "edge", "gateway", "feed", "observe", "tcp"},
     {"dataplane"},

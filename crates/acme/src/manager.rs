@@ -144,7 +144,7 @@ impl Manager {
             }
             match &known.identity {
                 Some(identity) => known.due = Some(due(identity)),
-                None => tracing::warn!(name, "no certificate yet: a self-signed one is served"),
+                None => tracing::warn!(name, "no certificate yet: serving a self-signed one"),
             }
         }
         self.serve(&names);
@@ -154,7 +154,7 @@ impl Manager {
     fn serve(&self, names: &[String]) {
         let known = names.iter().filter_map(|name| self.known.get(name)?.identity.clone());
         if let Err(error) = self.issued.replace(known.collect()) {
-            tracing::error!("certificates of ACME: {error}");
+            tracing::error!("ACME certificates: {error}");
         }
     }
 
@@ -169,7 +169,7 @@ impl Manager {
             }
             let result = match tokio::time::timeout(ATTEMPT, self.attempt(&plan, name)).await {
                 Ok(result) => result,
-                Err(_) => Err("the authority takes too long".to_owned()),
+                Err(_) => Err("the authority is taking too long".to_owned()),
             };
             let known = self.known.entry(name.clone()).or_default();
             match result {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use boring::error::ErrorStack;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_tls::{Identity, TlsError};
 use instant_acme::AccountCredentials;
 
@@ -125,8 +126,7 @@ impl Store {
     /// Each authority has an account of its own.
     fn account_path(&self, url: &str) -> PathBuf {
         let digest = boring::sha::sha256(url.as_bytes());
-        let short: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        self.0.join(format!("account-{short}.json"))
+        self.0.join(format!("account-{}.json", HEX.encode(&digest[..8])))
     }
 }
 

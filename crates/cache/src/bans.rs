@@ -1,8 +1,8 @@
 //! Purges of many objects at once, by prefix or surrogate key.
 //!
-//! Objects on disk are not searched: a purge is kept as a rule with a number, and an object that is read from disk is
-//! checked against the rules that are younger than it. The rules are bounded. When the oldest gives way, everything that is
-//! older than it counts as purged: too much may be, too little never.
+//! Objects on disk are not searched: a purge is kept as a numbered rule, and an object that is read from disk is
+//! checked against the rules that are newer than it. The number of rules is bounded. When the oldest is evicted,
+//! everything older than it counts as purged: too much may be purged, but never too little.
 
 use std::fs::File;
 use std::io::{Read, Write};

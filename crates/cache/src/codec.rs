@@ -1,5 +1,5 @@
-//! Entries as octets, for the disk. What is read there has passed its checksum, and is still not trusted to be well formed:
-//! it may be of another version of this program.
+//! Entries as bytes, for the disk. Data read from disk has passed its checksum, but is still not trusted to be well
+//! formed: another version of this program may have written it.
 
 use std::sync::Arc;
 

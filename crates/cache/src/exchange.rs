@@ -1,4 +1,4 @@
-//! One request: from what is stored to what is sent.
+//! One request: from the stored object to the response.
 
 use std::cell::OnceCell;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What fuzz targets reach: what origins and clients say of freshness, and whatever octets a disk has.
+//! The parts that fuzz targets reach: freshness information from origins and clients, and arbitrary disk contents.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

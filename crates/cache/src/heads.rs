@@ -1,4 +1,4 @@
-//! What is known of URLs: in memory as far as its budget goes, and on disk.
+//! Metadata of URLs: in memory as far as its budget allows, and on disk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

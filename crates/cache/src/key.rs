@@ -1,4 +1,4 @@
-//! What names an object: scheme, host, path and query, as far as the site says that they matter.
+//! The key of an object: scheme, host, path and query, as far as the site says that they matter.
 
 use expressway_web::{RequestHead, is_directive, is_playlist};
 use http::uri::Authority;

@@ -6,22 +6,24 @@
 //!                            └─ missing or stale ─▶ Fill: one fetch for all who wait ─▶ origin
 //! ```
 //!
-//! * An object is a head (`object`) and blocks, which are those of the files' block cache
-//!   ([`expressway_web::blocks`]): one budget, and a hit hands out slices of blocks as a file does.
-//! * It is fetched in aligned slices where its origin gives ranges and a strong validator, which keeps slices of
-//!   different versions apart (`fill`); otherwise whole.
-//! * What fetches wait for, and who waits for them, is bounded; see [`CacheOptions`].
-//! * The disk store (`disk`) is a log with checksums. `policy` is freshness, `bans` are purges of many.
+//! * An object is a head (`object`) and blocks. The blocks are in the same cache as those of files
+//!   ([`expressway_web::blocks`]), with one budget, and a hit hands out slices of blocks as a file does.
+//! * An object is fetched in aligned slices if its origin supports ranges and sends a strong validator, which keeps
+//!   slices of different versions apart (`fill`); otherwise it is fetched whole.
+//! * The number of fetches, and of requests that wait for them, is bounded; see [`CacheOptions`].
+//! * The disk store (`disk`) is a log with checksums. `policy` decides about freshness; `bans` are purges of many
+//!   objects.
 //!
-//! A hit costs no task and no lock that is held for long. Nothing here blocks the thread that polls.
+//! A hit needs no task, and no lock is held for long. Nothing here blocks the thread that polls.
 //!
 //! # Decisions
 //!
-//! Each request for a slice has `If-Range`, and a slice of another version is refused, so a body is one version or is broken off. A
-//! fill holds its blocks for its readers, so that they depend on no eviction. The leader's answer goes to nobody else unless it may
-//! be stored; who has waited in vain goes to the origin, a few at a time, and for a while the URL is not waited for. The disk is
-//! read by the files' reader threads and written by one thread behind a bounded queue. Purges of many (prefix, surrogate key) are
-//! bounded rules that objects on disk are checked against when they are next asked for.
+//! Each request for a slice has `If-Range`, and a slice of another version is refused: a body has one version or is cut
+//! short. A fill holds its blocks for its readers, so that eviction does not affect them. The response to the first
+//! request is shared with those that wait only if it may be stored; otherwise they go to the origin, a few at a time,
+//! and for a while no request waits for that URL. The disk is read by the files' reader threads and written by one
+//! thread behind a bounded queue. Purges of many objects (prefix, surrogate key) are a bounded list of rules, against
+//! which objects on disk are checked when they are next requested.
 #![forbid(unsafe_code)]
 
 mod bans;

@@ -1,4 +1,4 @@
-//! What the cache counts.
+//! The metrics of the cache.
 
 use expressway_metrics::{Times, counters};
 

@@ -1,4 +1,4 @@
-//! What can be tuned: once a process ([`CacheOptions`]) and once a site ([`SiteOptions`]).
+//! Options: per process ([`CacheOptions`]) and per site ([`SiteOptions`]).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
-//! Whether a response may be stored, and how long it is good (RFC 9111, 3 and 4; RFC 5861).
+//! Whether a response may be stored, and how long it is fresh (RFC 9111, 3 and 4; RFC 5861).
 //!
-//! Not by `http-cache-semantics` 3 (BSD-2-Clause, "passively maintained"), which was tried first: its stored responses keep
-//! one value of a repeated field (`copy_without_hop_by_hop_headers` inserts), so a second `link` or `vary` is lost;
-//! directives in capitals are not seen; `proxy-revalidate` means always stale; the apparent age of a `date` in the past is
-//! not counted; it knows nothing of 206; and each hit parses and allocates both sides' `cache-control` again, on the worker.
-//! What is left without these is this file.
+//! `http-cache-semantics` 3 (BSD-2-Clause, "passively maintained") is not used. Its stored responses keep only one
+//! value of a repeated field (`copy_without_hop_by_hop_headers` inserts), so a second `link` or `vary` is lost. It does
+//! not recognise directives in capitals, treats `proxy-revalidate` as always stale, does not count the apparent age of
+//! a `date` in the past, and does not support 206. Each hit parses and allocates both sides' `cache-control` again, on
+//! the worker. Without these parts, nothing more than this file would be left of it.
 //!
-//! There is no heuristic freshness (RFC 9111, 4.2.2): a response that says nothing is kept only if the site has a
-//! `default_ttl`.
+//! There is no heuristic freshness (RFC 9111, 4.2.2): a response without freshness information is only kept if the site
+//! has a `default_ttl`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

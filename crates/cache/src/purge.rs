@@ -1,4 +1,4 @@
-//! Taking objects out before their time.
+//! Removing objects before they expire.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! How an exchange of the origin wakes who polls it: first a task that fetches, and a transport if the answer is handed on.
+//! How an exchange of the origin wakes whoever polls it: first a task that fetches, then a transport if the response is
+//! handed on.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;

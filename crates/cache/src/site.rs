@@ -1,4 +1,4 @@
-//! The cache as a handler in front of another.
+//! The cache as a handler in front of another handler.
 
 use std::io;
 use std::sync::Arc;
@@ -131,10 +131,10 @@ impl Cache {
         let gauge = Metric::gauge;
         let ((octets, entries), (fills, waiting)) = (shared.heads.levels(), shared.table.levels());
         let levels = [
-            gauge("cache_head_bytes", "Bytes held for what is known of cached objects.", octets),
-            gauge("cache_heads", "URLs of which something is known in memory.", entries as u64),
+            gauge("cache_head_bytes", "Bytes held by the metadata of cached objects.", octets),
+            gauge("cache_heads", "URLs with metadata in memory.", entries as u64),
             gauge("cache_fills_active", "Fetches under way.", fills as u64),
-            gauge("cache_fill_readers", "Requests that wait for fetches or read from them.", waiting as u64),
+            gauge("cache_fill_readers", "Requests waiting for fetches or reading from them.", waiting as u64),
             gauge(
                 "cache_fill_held_bytes",
                 "Bytes of blocks that fetches hold for their readers.",

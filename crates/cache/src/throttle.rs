@@ -1,5 +1,5 @@
-//! URLs whose answers cannot be shared: for a while nobody waits for another's fetch, and those who have waited go to the
-//! origin a few at a time.
+//! URLs whose responses cannot be shared: for a while no request waits for another's fetch, and those that have waited
+//! go to the origin a few at a time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

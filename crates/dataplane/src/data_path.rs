@@ -1,9 +1,9 @@
-//! The data path: kernel sockets for every worker and address, and on each interface that takes it an XDP
-//! program with AF_XDP sockets for its queues.
+//! The data path: kernel sockets for every worker and address, and on each interface that supports it an XDP program
+//! with AF_XDP sockets for its queues.
 //!
-//! The order matters. Kernel sockets come first, so that nothing is lost that XDP passes. Then the program is
-//! attached with no pairs (everything passes), the sockets are bound and entered into its map, and only then
-//! the pairs are added: from that moment packets take the AF_XDP path.
+//! The order matters. Kernel sockets come first, so that packets which XDP passes are not lost. Then the program is
+//! attached without pairs (everything passes), and the sockets are bound and entered into its map. Only then are the
+//! pairs added: from that moment on, packets take the AF_XDP path.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Which devices the frames of listen addresses come in on, and which pairs belong to each.
+//! On which devices the frames of listen addresses arrive, and which pairs belong to each device.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -116,8 +116,8 @@ fn carriers(link: &Link, snapshot: &Snapshot) -> Result<Vec<Device>, Reason> {
         LinkKind::Loopback => Err(Reason("AF_XDP is not available on loopback".into())),
         LinkKind::Other(_) if is_member => Err(Reason(format!("the bond {} has no members", device.name))),
         LinkKind::Other(kind) => Err(Reason(format!(
-            "{} is a {kind}: AF_XDP cannot tell which frames belong to it; AF_XDP binds to the underlying device, \
-             which would need to have the address",
+            "{} is a {kind}: AF_XDP cannot tell which frames belong to it; to use AF_XDP, put the address on the \
+             underlying device",
             device.name
         ))),
         _ => Err(Reason(format!("{} is not an Ethernet device", device.name))),

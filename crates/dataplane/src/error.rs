@@ -1,4 +1,4 @@
-//! Why a data path could not be opened or kept up.
+//! Errors of opening and keeping a data path.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +64,6 @@ pub enum Error {
         hint: &'static str,
     },
     /// A thread could not be started.
-    #[error("thread for upkeep: {0}")]
+    #[error("starting the maintenance thread: {0}")]
     Thread(io::Error),
 }

@@ -1,4 +1,4 @@
-//! What a check found, and what mends it.
+//! What a check found, and the command that fixes it.
 
 use expressway_netio::device::{DeviceFacts, GRO_FORWARDING, GRO_LIST, VLAN_STRIPPING};
 use serde::Serialize;

@@ -1,9 +1,10 @@
-//! One process after another on the same addresses, without a gap.
+//! Lets one process follow another on the same addresses without a gap.
 //!
-//! The kernel sockets are the same in both: their descriptors are passed on, so what waits in them is not lost, and the order of a
-//! SO_REUSEPORT group stays as it was. One of the two receives: the older one is paused before the newer one's workers start.
-//! The XDP programs and AF_XDP sockets are not shared: the older one gives them up before the newer one opens its own, and kernel sockets serve
-//! meanwhile, as they do whenever AF_XDP is away. If nothing comes of it, the older one takes all of it up again.
+//! Both processes use the same kernel sockets, whose descriptors are passed on. Queued datagrams are therefore not
+//! lost, and the order of a SO_REUSEPORT group stays the same. Only one process receives: the older one is paused
+//! before the newer one's workers start. XDP programs and AF_XDP sockets are not shared: the older process closes them
+//! before the newer one opens its own, and kernel sockets serve meanwhile, as they do whenever AF_XDP is unavailable.
+//! If the handover fails, the older process reopens everything.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Opens and keeps the data path: from UDP addresses and a mode to each worker's packet I/O, by AF_XDP where the host has
-//! it and by kernel sockets everywhere else.
+//! Opens and keeps the data path: from UDP addresses and a mode to each worker's packet I/O, over AF_XDP where the host
+//! supports it and over kernel sockets everywhere else.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/echo.rs")]
@@ -12,15 +12,15 @@
 //!     (this process, an agent, a device plugin)
 //! ```
 //!
-//! * [`config`]: what it is to be; [`IoSection`] is the `[io]` of configuration files.
-//! * [`provider`]: who makes what takes privilege.
-//! * `devices`: which interfaces the frames of an address come in on.
-//! * [`negotiate`]: which ways an interface has to receive and to send, what they cost, and which one is taken.
-//! * `open`: one interface: program, sockets, self-test, and how each queue sends.
-//! * [`data_path`]: all of them, with the kernel sockets behind.
-//! * `upkeep`: what happens outside while it is open.
-//! * [`findings`]: settings of devices that harm a UDP service.
-//! * [`report`]: what was obtained, as a document.
+//! * [`config`]: the configuration; [`IoSection`] is the `[io]` section of configuration files.
+//! * [`provider`]: who creates what needs privileges.
+//! * `devices`: on which interfaces the frames of an address arrive.
+//! * [`negotiate`]: how an interface can receive and send, what each method costs, and which one is chosen.
+//! * `open`: opens one interface: program, sockets, self-test, and the send method of each queue.
+//! * [`data_path`]: all interfaces, with the kernel sockets beneath.
+//! * `upkeep`: reacts to changes of the host while the data path is open.
+//! * [`findings`]: device settings that harm a UDP service.
+//! * [`report`]: the modes that were obtained, as a document.
 
 pub mod config;
 pub mod data_path;

@@ -1,4 +1,4 @@
-//! What the data path chose, as one JSON document: the admin listener's `/io`.
+//! The choices of the data path as one JSON document: the admin listener's `/io`.
 
 use serde_json::{Value, json};
 

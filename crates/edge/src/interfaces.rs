@@ -1,18 +1,21 @@
-//! One XDP program on several interfaces, which come and go.
+//! One XDP program on several interfaces, which may come and go.
 //!
-//! At the start every interface has to be there and to take the program: a name that is misspelt protects nothing. From
-//! then on [`Interfaces::upkeep`] follows: an interface that vanishes and returns gets the program again. One from which
-//! somebody took the program by force is left alone, because that was deliberate.
+//! At start, every interface must exist and accept the program, because a misspelt name would protect nothing. After
+//! that, [`Interfaces::upkeep`] gives the program to interfaces that disappear and return. An interface from which
+//! someone detached the program by force is left alone, because that was deliberate.
 //!
-//! Where a libxdp dispatcher is on an interface, the program becomes one of its components, with the turn of its
-//! [`Role`](expressway_xbpf::Role); else it has a link of its own.
+//! If an interface has a libxdp dispatcher, the program becomes one of its components, with the priority of its
+//! [`Role`](expressway_xbpf::Role); otherwise it has its own link.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use expressway_netio::xsk::interface_index;
 use expressway_settings::named;
-use expressway_xbpf::{AttachMode, Attachment, Error as XdpError, Existing, Keep, Redirect, release_orphans};
+use expressway_xbpf::{
+    AttachMode, Attachment, Balance, Error as XdpError, Existing, Guard, Keep, Redirect, forward,
+    release_orphans,
+};
 
 /// A loaded program that can be put on interfaces.
 pub trait Program {
@@ -37,6 +40,33 @@ pub trait Program {
     /// Its descriptor, for [`Attachment::replace`].
     fn program(&self) -> BorrowedFd<'_>;
 }
+
+/// The programs that have methods of these names.
+macro_rules! programs {
+    ($($program:ty),*) => {
+        $(impl Program for $program {
+            fn attach(
+                &self,
+                ifindex: u32,
+                mode: AttachMode,
+                existing: Existing,
+                keep: Keep,
+            ) -> Result<Attachment, XdpError> {
+                Self::attach(self, ifindex, mode, existing, keep)
+            }
+
+            fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, XdpError> {
+                Self::join(self, ifindex, mode)
+            }
+
+            fn program(&self) -> BorrowedFd<'_> {
+                Self::program(self)
+            }
+        })*
+    };
+}
+
+programs!(Balance, forward::Forward, Guard);
 
 /// Where on the receive path the program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

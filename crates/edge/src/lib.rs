@@ -1,5 +1,5 @@
-//! Policy and control of the XDP programs that stand at the edge of a network. Each module is an application of its own;
-//! [`interfaces`] is what they share: a program on several interfaces, which come and go.
+//! Policy and control of the XDP programs at the edge of a network. Each module is a separate application; they share
+//! [`interfaces`]: a program on several interfaces, which may come and go.
 
 #![forbid(unsafe_code)]
 

@@ -78,9 +78,8 @@ impl Admin {
                 Err(self.failure(problem.trim()))
             }
             Some("401") => Err(self.unauthorized()),
-            Some("404" | "405") => Err(self.failure(&format!(
-                "has no {path}: the process does not offer it, or is of an older version"
-            ))),
+            Some("404" | "405") => Err(self
+                .failure(&format!("has no {path}: the process does not offer it, or is an older version"))),
             _ => Err(self.failure(&format!("unexpected answer to {path}: not an admin listener"))),
         }
     }
@@ -135,8 +134,8 @@ impl Admin {
     /// What 401 means.
     fn unauthorized(&self) -> Failure {
         self.failure(match &self.token {
-            Some(_) => "does not know the token: give --token-file the one of its [admin] token_file",
-            None => "takes a token: give --token-file, with a token of its [admin] token_file",
+            Some(_) => "rejected the token: give --token-file a file with a token of its [admin] token_file",
+            None => "requires a token: give --token-file a file with a token of its [admin] token_file",
         })
     }
 }

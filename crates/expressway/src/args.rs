@@ -82,7 +82,7 @@ pub(crate) enum LogFormat {
 pub(crate) enum Command {
     /// Serve HTTP/3, HTTP/2 and HTTP/1.1 from files, a cache and origins, over AF_XDP or kernel sockets
     Serve(Serve),
-    /// Replace a running `serve` by the binary on disk, without losing a connection
+    /// Replace a running `serve` with the binary on disk, without losing a connection
     Upgrade(Upgrade),
     /// Prepare interfaces and sockets for unprivileged processes, according to a policy
     Agent(Agent),
@@ -94,42 +94,42 @@ pub(crate) enum Command {
     Recv(Box<Recv>),
     /// Send one UDP feed to many TCP, TLS and WebSocket subscribers
     Fanout(Box<Fanout>),
-    /// Relay live media over UDP: RTP or plain datagrams of a publisher to many receivers
+    /// Relay live media over UDP: RTP, WebRTC or plain datagrams from one publisher to many receivers
     Relay(Relay),
     /// Send datagrams on a schedule and report how well it was kept
     Gen(GenArguments),
-    /// Capture packets like tcpdump, including those that XDP and AF_XDP take past the kernel
+    /// Capture packets like tcpdump, including those that bypass the kernel through XDP and AF_XDP
     Dump(Box<Dump>),
-    /// Show live the traffic of an interface, AF_XDP included, or the statistics of a running process
+    /// Show the live traffic of an interface, AF_XDP included, or the statistics of a running process
     Top(Box<Top>),
     /// Follow requests through a running gateway, hop by hop: how long each step takes
     ///
     /// The steps of a request over HTTP/3: datagram received, taken by the worker, decrypted, request head complete, handler,
-    /// response head, first packets built, given to the kernel, completed, acknowledged. Over TCP they end with the kernel. Shows
-    /// how long each step took and the slowest request as a time line, on a terminal while the trace runs. SIGINT ends it and
-    /// shows the result so far.
+    /// response head, first packets built, given to the kernel, completed, acknowledged. Over TCP, the last step is giving the
+    /// response to the kernel. Shows how long each step took, and a time line of the slowest request; on a terminal, while the
+    /// trace runs. SIGINT ends the trace and shows the result so far.
     ///
-    /// Needs the process's admin listener (`listen` of `[admin]`). Client addresses and URLs are shown, bodies and other header
-    /// fields are not.
+    /// Needs the process's admin listener (`listen` of `[admin]`). Shows client addresses and URLs, but no bodies and no other
+    /// header fields.
     Trace(Trace),
     /// Write the qlog of one connection of a running gateway
     ///
-    /// Waits for the first datagram of a matching connection, and records that connection from then on, until it closes or a limit is
-    /// reached. The file is for qvis and other readers of qlog; its last event says why the recording ended. SIGINT ends it and keeps what
-    /// there is.
+    /// Waits for the first datagram of a matching connection, and records that connection from then on, until it closes or reaches a
+    /// limit. The file can be opened by qvis and other qlog tools; its last event says why the recording ended. SIGINT ends the
+    /// recording and keeps the file.
     ///
     /// Needs the process's admin listener (`listen` of `[admin]`).
     Qlog(Qlog),
     /// Filter floods in XDP: allow and block lists, rules and rate limits that change while traffic flows
     Guard(Guard),
-    /// Route between interfaces in XDP by the kernel's tables, and copy UDP feeds to receivers
+    /// Route between interfaces in XDP using the kernel's tables, and copy UDP feeds to receivers
     Forward(Forward),
-    /// Balance services over nodes at layer 4, in XDP
+    /// Balance services across nodes at layer 4, in XDP
     Balance(Balance),
     /// Drop, pass, count, touch, return or redirect all packets of an interface in XDP, and print per-core rates
     ///
     /// This affects all traffic of the interface: with drop, touch, tx and redirect the kernel no longer receives anything,
-    /// ARP and SSH included. SIGINT and SIGTERM detach the program; it is also detached when the process ends for any other reason.
+    /// ARP and SSH included. The program is detached on SIGINT, on SIGTERM, and whenever the process ends.
     /// Prints `ready interface=IFACE action=ACTION mode=MODE` once it is attached.
     Drop(Drop),
     /// Report which packet I/O modes this host supports, what prevents others, and how to fix it
@@ -149,18 +149,18 @@ pub(crate) enum Command {
     Completions(OutputFolder),
 }
 
-/// Serves until SIGTERM or SIGINT, which let open connections finish for up to `[server] drain`.
+/// Serves until SIGTERM or SIGINT, then gives open connections up to `[server] drain` to finish.
 /// SIGHUP reloads sites, files and certificates; an invalid configuration is rejected and changes nothing.
 /// Prints `ready listen=ADDR io=MODE workers=N` for each address once it is serving.
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// Directory to serve on this machine alone (localhost), with a development certificate
+    /// Directory to serve to this machine only (localhost), with a development certificate
     #[arg(value_name = "DIR", required_unless_present = "config", conflicts_with = "config")]
     pub(crate) directory: Option<PathBuf>,
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Address to serve DIR at; may be repeated; default port 8443 of localhost
+    /// Address to serve DIR at; may be repeated [default: port 8443 on localhost]
     #[arg(long, value_name = "ADDR", requires = "directory")]
     pub(crate) listen: Vec<SocketAddr>,
     /// Check the configuration and the files it refers to, print it with all defaults, then exit
@@ -180,10 +180,10 @@ pub(crate) struct Serve {
     pub(crate) take_over: bool,
 }
 
-/// Asks a running `expressway serve` to start the binary on disk with the same arguments, which takes over its sockets and all new
-/// connections; the running process finishes its own, for up to `[server] upgrade_drain`. Prints `generation=N pid=PID` once the
-/// new process is serving. If that fails (wrong configuration, not ready within `[server] upgrade_timeout`), the running process
-/// keeps serving, and the command prints the reason and exits with 1. SIGUSR2 does the same and logs the outcome.
+/// Asks a running `expressway serve` to start the binary on disk with the same arguments. The new process takes over the sockets and
+/// all new connections; the old one finishes its own for up to `[server] upgrade_drain`. Prints `generation=N pid=PID` once the
+/// new process is serving. If that fails (invalid configuration, not ready within `[server] upgrade_timeout`), the old process
+/// keeps serving, and the command prints the reason and exits with 1. SIGUSR2 also starts an upgrade, and its outcome is logged.
 #[derive(Args)]
 pub(crate) struct Upgrade {
     #[command(flatten)]
@@ -200,8 +200,8 @@ pub(crate) struct Launch {
 
 /// Runs privileged, in the network namespace of the interfaces it manages: attaches XDP programs, binds
 /// AF_XDP and UDP sockets, and passes them over a unix socket to unprivileged processes (`--agent`).
-/// The policy file says which users may have which addresses, interfaces and queues, and how much memory. A
-/// client's resources are reclaimed when its connection ends. Prints `ready agent=PATH` once it is listening.
+/// The policy file says which users may use which addresses, interfaces and queues, and how much memory. The agent
+/// reclaims a client's resources when its connection ends. Prints `ready agent=PATH` once it is listening.
 #[derive(Args)]
 pub(crate) struct Agent {
     /// Policy file (TOML)
@@ -225,8 +225,8 @@ pub(crate) struct Cert {
     /// Host name or address for the certificate; may be repeated
     #[arg(long = "host", value_name = "NAME", required_unless_present = "ech")]
     pub(crate) hosts: Vec<String>,
-    /// Write a key for Encrypted Client Hello instead, and print `ech=` for the HTTPS record; observers see NAME in place of
-    /// the host
+    /// Write a key for Encrypted Client Hello instead, and print `ech=` for the HTTPS record; observers see NAME instead
+    /// of the host
     #[arg(long, value_name = "NAME", conflicts_with = "hosts")]
     pub(crate) ech: Option<String>,
     /// Output directory; created if missing
@@ -247,15 +247,15 @@ pub(crate) struct GenArguments {
     pub(crate) kind: generate::Kind,
 }
 
-/// Checks the kernel, privileges, limits and interfaces, and changes nothing unless told to by --fix or --probe.
-/// Each problem comes with the command that fixes it. The exit code is 1 if a problem remains, otherwise 0.
+/// Checks the kernel, privileges, limits and interfaces. Changes nothing without --fix or --probe.
+/// Names a command to fix each problem. The exit code is 1 if a problem remains, otherwise 0.
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// Check only this interface; may be repeated
     #[arg(short, long = "interface", value_name = "IFACE")]
     pub(crate) interfaces: Vec<String>,
-    /// Try each I/O mode: attach the XDP program, bind sockets, send a probe frame, then undo all of
-    /// it. Other traffic passes; some drivers reset the link
+    /// Try each I/O mode: attach the XDP program, bind sockets, send a probe frame, then undo everything. Other traffic
+    /// passes; some drivers reset the link
     #[arg(long)]
     pub(crate) probe: bool,
     /// Fix settings that harm QUIC and can be reverted: UDP hashed without ports, GRO that merges or chains datagrams,

@@ -25,7 +25,8 @@ fn new(arguments: &KeysNew) -> Result<ExitCode, Failure> {
     let at = |name: &str| out.join(name);
     let (document, private, public) = (at("shared.keys"), at("signer.pem"), at("signer.pub"));
     if document.exists() {
-        let problem = "exists: `expressway keys rotate` replaces it without harm to servers that have it";
+        let problem =
+            "exists: use `expressway keys rotate`, which replaces it without harm to servers that use it";
         return Err(Failure::usage(format!("{}: {problem}", document.display())));
     }
     let is_new = !private.exists();
@@ -39,7 +40,7 @@ fn new(arguments: &KeysNew) -> Result<ExitCode, Failure> {
     let has_public = public.exists();
     if has_public && Document::parse(text.as_bytes(), &signers(&public)?).is_err() {
         let problem =
-            format!("is not the public key of {}: remove it, and it is made anew", private.display());
+            format!("is not the public key of {}: remove it to have it written again", private.display());
         return Err(Failure::usage(format!("{}: {problem}", public.display())));
     }
     files::folder(out).map_err(Failure::run_time)?;

@@ -17,7 +17,7 @@ use crate::signals;
 /// How long signals may wait.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Records until the time is over, the connection closes, or one is told to stop.
+/// Records until the time limit was reached, the connection closes, or one is told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let signals = signals::receiver(&[SIGINT, SIGTERM])?;
     let path = &arguments.write;
@@ -48,10 +48,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     match file {
         Some(mut out) => out.flush().map_err(failed)?,
         None if is_stopped => {
-            return Err(admin.failure("interrupted before a datagram of such a connection came"));
+            return Err(admin.failure("interrupted before any datagram of a matching connection arrived"));
         }
         None => {
-            let problem = format!("no datagram of such a connection came within {} s", arguments.seconds);
+            let problem =
+                format!("no datagram of a matching connection arrived within {} s", arguments.seconds);
             return Err(admin.failure(&problem));
         }
     }
@@ -66,7 +67,7 @@ fn follow(
     stopped: impl Fn() -> bool,
     mut take: impl FnMut(&str) -> Result<(), Failure>,
 ) -> Result<(u64, bool), Failure> {
-    let failed = |error: std::io::Error| admin.failure(&format!("the recording broke off: {error}"));
+    let failed = |error: std::io::Error| admin.failure(&format!("the recording was cut short: {error}"));
     lines.set_patience(PATIENCE).map_err(failed)?;
     let mut events = 0;
     while !stopped() {

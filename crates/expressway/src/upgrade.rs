@@ -16,13 +16,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let admin = Admin::of(&arguments.peer)?;
     let mut lines = admin.order("/upgrade", "{}")?;
-    let failed = |error: std::io::Error| admin.failure(&format!("the upgrade broke off: {error}"));
+    let failed = |error: std::io::Error| {
+        admin.failure(&format!("the connection was lost during the upgrade: {error}"))
+    };
     lines.set_patience(PATIENCE).map_err(failed)?;
     loop {
         match lines.poll().map_err(failed)? {
             Part::Nothing => {}
             Part::End => {
-                return Err(admin.failure("the process did not say what came of the upgrade: see its log"));
+                return Err(
+                    admin.failure("the process did not report the outcome of the upgrade: see its log")
+                );
             }
             Part::Line(line) => {
                 let line: Value = serde_json::from_str(&line)

@@ -1,7 +1,7 @@
 //! The HTTP/3 gateway: QUIC endpoint, HTTP/3, metrics and the admin listener.
 //!
-//! Request handling itself (files, ranges, conditions) is `expressway-web`, which knows nothing of QUIC;
-//! packets come and go by `expressway-netio`, which knows nothing of HTTP. This crate joins the two.
+//! Request handling itself (files, ranges, conditions) is in `expressway-web`, which knows nothing of QUIC. Packets are
+//! received and sent by `expressway-netio`, which knows nothing of HTTP. This crate connects the two.
 
 pub mod admin;
 mod h3;

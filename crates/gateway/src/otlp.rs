@@ -1,8 +1,9 @@
 //! Metrics pushed to an OpenTelemetry collector: OTLP over HTTP, in JSON (OpenTelemetry Protocol 1.x, "OTLP/HTTP").
 //!
-//! A thread of its own asks the [`Registry`] once an interval and posts what it says, as the metrics page would show it. Values are
-//! totals since the start, so one that could not be posted needs no queue: the next has it. One request is under way at a time, and
-//! each has a deadline; a collector that is slow, absent or hostile costs that thread its time and a bounded answer.
+//! A separate thread reads the [`Registry`] once per interval and posts its values, as the metrics page would show
+//! them. Values are totals since the start, so failed posts need no queue: the next one includes them. There is one
+//! request at a time, each with a deadline. A slow, absent or hostile collector only costs that thread's time and a
+//! bounded answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -140,11 +141,11 @@ impl Drop for Exporter {
 impl Counts {
     fn samples(&self, out: &mut Vec<Sample>) {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let help = "Pushes of metrics that the OpenTelemetry collector has taken.";
+        let help = "Pushes of metrics that the OpenTelemetry collector has accepted.";
         out.push(Sample::counter("otlp_pushes", help, value(&self.sent)));
-        let help = "Values of these that it did not take (partial success).";
+        let help = "Values in these that it rejected (partial success).";
         out.push(Sample::counter("otlp_rejected_points", help, value(&self.rejected_points)));
-        let help = "Pushes that came to nothing; the next has all that they had.";
+        let help = "Pushes that failed; the next one includes all that they had.";
         for (reason, counter) in Failure::REASONS.into_iter().zip(&self.failed) {
             out.push(Sample::counter("otlp_failures", help, value(counter)).label("reason", reason));
         }
@@ -165,7 +166,7 @@ async fn push_for_ever(options: &Options, registry: &Registry, counts: &Counts, 
                 counts.sent.fetch_add(1, Ordering::Relaxed);
                 counts.rejected_points.fetch_add(rejected, Ordering::Relaxed);
                 if told.take().is_some() {
-                    tracing::info!(collector = %options.collector, "metrics are taken again");
+                    tracing::info!(collector = %options.collector, "metrics are accepted again");
                 }
             }
             Err(failure) => {

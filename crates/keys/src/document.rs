@@ -25,10 +25,11 @@ use std::fmt::Write;
 use boring::error::ErrorStack;
 use boring::rand::rand_bytes;
 use boring::sha::sha256;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use serde::Deserialize;
 
+use crate::Refusal;
 use crate::signature::{SIGNATURE_LENGTH, Signer, Signers};
-use crate::{Refusal, hex};
 
 /// Bytes of a key of session tickets, in nginx's order: name, HMAC key, AES key.
 pub const TICKET_LENGTH: usize = 80;
@@ -87,17 +88,17 @@ impl Keys {
     pub fn id(&self) -> String {
         let all =
             [&self.tickets[..], &self.retry, &self.connection_ids, &[self.config], &self.tokens].concat();
-        hex::encode(&sha256(&all)[..4])
+        HEX.encode(&sha256(&all)[..4])
     }
 
     /// The key of session tickets, of Retry tokens, of connection IDs and of signed URLs, by the names that they have in the document, in
     /// hexadecimal.
     pub fn secrets(&self) -> [(&'static str, String); 4] {
         [
-            ("tickets", hex::encode(&self.tickets)),
-            ("retry", hex::encode(&self.retry)),
-            ("connection_ids", hex::encode(&self.connection_ids)),
-            ("tokens", hex::encode(&self.tokens)),
+            ("tickets", HEX.encode(&self.tickets)),
+            ("retry", HEX.encode(&self.retry)),
+            ("connection_ids", HEX.encode(&self.connection_ids)),
+            ("tokens", HEX.encode(&self.tokens)),
         ]
     }
 
@@ -192,7 +193,7 @@ impl Document {
         self.all().for_each(|(name, keys)| keys.write(name, &mut text));
         text.push('\n');
         let signature = signer.sign(text.as_bytes())?;
-        let _ = writeln!(text, "{SIGNATURE}{}", hex::encode(&signature));
+        let _ = writeln!(text, "{SIGNATURE}{}", HEX.encode(&signature));
         Ok(text)
     }
 
@@ -204,7 +205,7 @@ impl Document {
         let wrong = |problem: &str| Refusal::Format(problem.to_owned());
         let text = std::str::from_utf8(bytes).map_err(|_| wrong("not a document of keys"))?;
         let (signed, signature) = split(text).ok_or_else(|| {
-            wrong("the last line is no signature: cut off, or not made by `expressway keys`")
+            wrong("the last line is not a signature: the file was cut off, or not made by `expressway keys`")
         })?;
         if !signers.have_signed(signed.as_bytes(), &signature) {
             return Err(Refusal::Signature);
@@ -232,7 +233,7 @@ impl Document {
             for (other, before) in &all[..index] {
                 if keys.tickets[..16] == before.tickets[..16] || keys.config == before.config {
                     return Err(Refusal::Format(format!(
-                        "`{other}` and `{name}` have the same name of tickets, or the same config"
+                        "`{other}` and `{name}` have the same ticket name or the same config"
                     )));
                 }
             }
@@ -245,14 +246,14 @@ impl Document {
 fn split(text: &str) -> Option<(&str, [u8; SIGNATURE_LENGTH])> {
     let body = text.strip_suffix('\n')?;
     let start = body.rfind('\n')? + 1;
-    let signature = hex::decode(body[start..].strip_prefix(SIGNATURE)?)?;
-    Some((&text[..start], signature))
+    let signature = HEX.decode(body[start..].strip_prefix(SIGNATURE)?.as_bytes()).ok()?;
+    Some((&text[..start], signature.try_into().ok()?))
 }
 
 fn keys(name: &str, raw: &RawKeys) -> Result<Keys, Refusal> {
     fn bytes<const N: usize>(name: &str, key: &str, digits: &str) -> Result<[u8; N], Refusal> {
         let problem = || Refusal::Format(format!("{name}.{key}: not {} hexadecimal digits", 2 * N));
-        hex::decode(digits).ok_or_else(problem)
+        HEX.decode(digits.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok()).ok_or_else(problem)
     }
     if raw.config >= CONFIGS {
         return Err(Refusal::Format(format!("{name}.config: {} is not between 0 and 6", raw.config)));

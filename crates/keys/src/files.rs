@@ -82,7 +82,7 @@ pub fn replace(path: &Path, bytes: &[u8], _lock: &Lock) -> Result<Option<String>
     })?;
     let synced = File::open(parent(path)).and_then(|folder| folder.sync_all());
     Ok(synced.err().map(|error| {
-        let problem = "is replaced, but its folder cannot be synced, and a crash may bring the former back";
+        let problem = "was replaced, but its directory cannot be synced: a crash may bring the old file back";
         format!("{}: {problem}: {error}", path.display())
     }))
 }

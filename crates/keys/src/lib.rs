@@ -19,7 +19,6 @@
 
 mod document;
 pub mod files;
-mod hex;
 mod signature;
 mod store;
 
@@ -34,13 +33,13 @@ pub enum Refusal {
     #[error("cannot be read: {0}")]
     Unreadable(String),
     /// Others than its owner and group have rights to it.
-    #[error("others have rights to it (mode {0:03o}); run chmod o= on it")]
-    Permissions(u32),
+    #[error("{0}")]
+    Permissions(String),
     /// It is no document.
     #[error("{0}")]
     Format(String),
     /// None of the signers made its signature.
-    #[error("the signature is of none of the signers, or the text was changed")]
+    #[error("none of the signers made the signature, or the text was changed")]
     Signature,
     /// The public keys of the signers cannot be had; names their file.
     #[error("{0}")]

@@ -7,6 +7,8 @@ use boring::error::ErrorStack;
 use boring::pkey::{Id, PKey, Private, Public};
 use boring::sign::{Signer as Signing, Verifier};
 
+use expressway_settings::secret::Access;
+
 use crate::store::open;
 
 /// Bytes of a signature (RFC 8032, section 5.1.6).
@@ -45,9 +47,7 @@ impl Signer {
     /// What is wrong, and what to do, without the file's name.
     pub fn read(file: &Path) -> Result<Self, String> {
         let (bytes, mode) = open(file).map_err(|refusal| refusal.to_string())?;
-        if mode & 0o077 != 0 {
-            return Err(format!("others than its owner have rights to it (mode {mode:03o}): chmod 600 it"));
-        }
+        Access::Owner.check(mode)?;
         let key = PKey::private_key_from_pem(&bytes).ok().filter(|key| key.id() == Id::ED25519);
         let key = key.ok_or(
             "no Ed25519 private key in PEM, as `expressway keys new` and `openssl genpkey -algorithm ed25519` make them",
@@ -152,7 +152,7 @@ pub(crate) mod tests {
 
     /// A text with its signature behind.
     pub(crate) fn sign_text(signer: &Signer, text: &str) -> String {
-        format!("{text}# signature = {}\n", crate::hex::encode(&signer.sign(text.as_bytes()).unwrap()))
+        format!("{text}# signature = {}\n", data_encoding::HEXLOWER.encode(&signer.sign(text.as_bytes()).unwrap()))
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! The file that has the document, read again when it changes.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
+use expressway_settings::secret::{self, Access};
 
 use crate::Refusal;
 use crate::document::Document;
@@ -154,9 +153,7 @@ pub fn check(file: &Path, signers: &Path) -> Result<Document, String> {
 /// All but [`Refusal::Signers`] and [`Refusal::Older`].
 pub fn read(file: &Path, signers: &Signers) -> Result<Document, Refusal> {
     let (bytes, mode) = open(file)?;
-    if mode & 0o007 != 0 {
-        return Err(Refusal::Permissions(mode));
-    }
+    Access::Group.check(mode).map_err(Refusal::Permissions)?;
     Document::parse(&bytes, signers)
 }
 
@@ -171,23 +168,10 @@ fn newer(document: Document, used: &Document) -> Result<Option<Document>, Refusa
 
 /// A plain file's bytes, of which there may be [`LARGEST`], and the rights to it.
 pub(crate) fn open(file: &Path) -> Result<(Vec<u8>, u32), Refusal> {
-    let unreadable = |error: std::io::Error| Refusal::Unreadable(error.to_string());
-    // Opening a pipe would wait for a writer (fifo(7)).
-    let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let opened =
-        OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(file).map_err(unreadable)?;
-    // Of what was opened, not of what is there by now.
-    let found = opened.metadata().map_err(unreadable)?;
-    if !found.is_file() {
-        return Err(Refusal::Unreadable("not a plain file".to_owned()));
-    }
-    let mode = found.mode() & 0o777;
-    let mut bytes = Vec::new();
-    opened.take(LARGEST + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(Refusal::Format(format!("more than {LARGEST} bytes")));
-    }
-    Ok((bytes, mode))
+    secret::read(file, LARGEST).map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => Refusal::Format(error.to_string()),
+        _ => Refusal::Unreadable(error.to_string()),
+    })
 }
 
 fn look(file: &Path) -> Look {
@@ -260,7 +244,7 @@ mod tests {
         for (bytes, mode, reason, words) in [
             (stranger.as_bytes(), 0o600, "signature", "none of the signers"),
             (&text.as_bytes()[..text.len() / 2], 0o600, "format", "cut off"),
-            (text.as_bytes(), 0o644, "permissions", "run chmod o="),
+            (text.as_bytes(), 0o644, "permissions", "run chmod o= on it"),
             (older.as_bytes(), 0o600, "older", "version 1000 is older than 2000"),
             (same.as_bytes(), 0o600, "older", "version 2000 is in use with other keys"),
             (&[b'#'; 20_000], 0o600, "format", "more than 16384 bytes"),
@@ -339,7 +323,7 @@ mod tests {
         let open = || Store::open(&bed.file(), &bed.signers(), Instant::now()).map(|_| ());
         assert!(open().unwrap_err().contains("shared.keys: cannot be read"));
         bed.put(b"format = 1\n", 0o600);
-        assert!(open().unwrap_err().contains("the last line is no signature"));
+        assert!(open().unwrap_err().contains("the last line is not a signature"));
         std::fs::remove_file(bed.signers()).unwrap();
         assert!(open().unwrap_err().contains("signer.pub: cannot be read"));
     }

@@ -1,20 +1,19 @@
-//! Packet I/O for UDP services: one trait, several ways to move a datagram, one worker a core.
+//! Packet I/O for UDP services: one trait, several ways to move a datagram, one worker per core.
 //!
-//! [`PacketIo`] is the seam. Behind it stand AF_XDP ([`xsk`]), kernel UDP ([`udp`]), the hybrid of
-//! both and a simulated network ([`sim`]). In front of it stands a [`Service`], driven by a [`Worker`]:
-//! receive a batch, process it, fill transmit buffers, flush once, sleep until the next packet, message
-//! or timer. Nothing here knows what the datagrams mean.
+//! [`PacketIo`] is the interface. It is implemented by AF_XDP ([`xsk`]), kernel UDP ([`udp`]), the hybrid of both and a
+//! simulated network ([`sim`]). It is used by a [`Service`], which a [`Worker`] drives: receive a batch, process it,
+//! fill transmit buffers, flush once, sleep until the next packet, message or timer. Nothing here knows what the
+//! datagrams mean.
 //!
 //! For whole packets instead of datagrams there is [`xsk::SharedUmem`], which needs neither a worker nor a service;
-//! [`xsk`] explains AF_XDP from the start. `examples/` has a program for each. No use of this crate needs `unsafe`.
+//! [`xsk`] introduces AF_XDP. `examples/` has a program for each. Using this crate never needs `unsafe`.
 //!
-//! What was received reaches other processes without a copy as lent frames ([`xsk::SharedUmem`]), or with one by
-//! a ring that no reader can hold up ([`broadcast`]).
+//! Received packets can be passed to other processes without a copy, as lent frames ([`xsk::SharedUmem`]), or with one
+//! copy, through a ring that readers cannot delay ([`broadcast`]).
 //!
 //! # Layers
 //!
-//! A module imports from the layers below its own and from nothing else; `tests/layers.rs` holds the sources to this
-//! table.
+//! A module only imports from the layers below its own; `tests/it/layers.rs` checks the sources against this table.
 //!
 //! ```text
 //!   5  xsk, sim                                  AF_XDP with kernel UDP beside it; whole workers simulated

@@ -1,5 +1,5 @@
-//! Packet sockets (`packet(7)`) for what is not the service's traffic: probe frames, and the measurement of what
-//! the kernel's way of sending costs.
+//! Packet sockets (`packet(7)`) for packets that are not the service's traffic: probe frames, and the measurement of
+//! the cost of sending through the kernel.
 
 #![allow(unsafe_code)] // AF_PACKET addresses and their options have no safe wrapper.
 

@@ -1,4 +1,4 @@
-//! Threads that stand back for those that move packets.
+//! Threads with a lower priority than those that move packets.
 
 use std::io;
 

@@ -1,8 +1,8 @@
-//! How much of a turn its work may take: no turn is long, whoever asks for what.
+//! How much of a turn each kind of work may take, so that no turn is long.
 //!
-//! Work comes in pieces that cannot be cut: a datagram, a timer, a request. Whoever does several asks between two
-//! whether the slice is spent, and leaves the rest for the next turn. The first piece is always done, so that all goes
-//! on however small the slices are.
+//! Work comes in pieces that cannot be divided: a datagram, a timer, a request. Code that does several pieces checks
+//! between two whether the slice is used up, and leaves the rest for the next turn. The first piece is always done, so
+//! there is progress however small the slices are.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! How a worker waits for packets, and what that asks of its sockets and of its epoll instance.
+//! How a worker waits for packets, and what this requires of its sockets and its epoll instance.
 //!
 //! | strategy | while nothing comes | wakes by |
 //! |---|---|---|
@@ -6,10 +6,9 @@
 //! | [`Wait::BusyPoll`] | the thread polls the device inside `epoll_wait`, then sleeps | its own poll, or as above |
 //! | [`Wait::Spin`] | the thread looks at the rings without a system call | its own look |
 //!
-//! Busy polling works by NAPI: the kernel polls the receive queue that a socket belongs to, which it knows by the
-//! socket's NAPI id. A device without one (veth, tap) leaves nothing to poll, and the strategy is then
-//! [`Wait::Interrupt`] in effect; `napi_id` tells. What this module does not do: it changes no setting of a
-//! device ([`crate::netdev`]).
+//! Busy polling works by NAPI: the kernel polls the receive queue of a socket, which it knows by the socket's NAPI ID.
+//! With a device without one (veth, tap) there is nothing to poll, and the strategy is in effect [`Wait::Interrupt`];
+//! `napi_id` shows this. This module does not change device settings ([`crate::netdev`]).
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Where the packets of interfaces are seen: on themselves, or on the devices below, where XDP has them.
+//! Where the packets of interfaces are captured: on the interface itself, or on the underlying devices, where XDP sees
+//! them.
 //!
-//! What a VLAN or a bond receives passes none of the hooks under its own name (`__netif_receive_skb_core` in net/core/dev.c
-//! goes on with another device after the tracepoint), and AF_XDP sends below it. So a VLAN is the frames of the device below
-//! with its tags, and a bond all frames of its members.
+//! Packets that a VLAN or a bond receives pass no hook under its own name (`__netif_receive_skb_core` in net/core/dev.c
+//! continues with another device after the tracepoint), and AF_XDP sends below it. A VLAN is therefore captured as the
+//! frames of the underlying device with its tags, and a bond as all frames of its members.
 
 use std::collections::BTreeMap;
 

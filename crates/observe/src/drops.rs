@@ -1,7 +1,8 @@
 //! Why packets, connections and requests were dropped, from the device to HTTP, in one list.
 //!
-//! Each layer counts where it drops, under names of its own. Here is what those counters mean together: the metrics page adds
-//! `drops_total{layer, reason}` of them, and the reference's table is this list (a test compares them). Nothing is counted twice: what a layer hands to the one above is counted where it ends.
+//! Each layer counts its drops under its own names. This list gives these counters a common meaning: the metrics page
+//! derives `drops_total{layer, reason}` from it, and the reference's table is this list (a test compares them). Nothing
+//! is counted twice: a packet that one layer passes to the next is counted where it ends.
 
 use std::fmt;
 
@@ -107,10 +108,10 @@ macro_rules! reasons {
 
 reasons! {
     Xdp {
-        "program": "An XDP program decided so (`XDP_DROP`); programs of ours count why.";
+        "program": "An XDP program dropped it (`XDP_DROP`); our own programs count why.";
         "aborted": "An XDP program failed (`XDP_ABORTED`).";
-        "redirect-failed": "A redirect failed for another reason than those below.";
-        "no-target": "A redirect led to an interface or socket that is not there or is down.";
+        "redirect-failed": "A redirect failed for a reason other than those below.";
+        "no-target": "A redirect led to an interface or socket that does not exist or is down.";
         "too-long": "A redirect led to an interface whose MTU is smaller.";
         "udp-header" = "xdp_packets" ["reason" "udp_header"]: "Ours, but packet or frame ends inside the UDP header.";
         "ip-length" = "xdp_packets" ["reason" "ip_length"]: "Ours, but the frame ends before the length that the IP header gives.";
@@ -124,17 +125,17 @@ reasons! {
         "quic-initial" = "guard_packets" ["verdict" "drop"] ["reason" "quic_initial"]: "A QUIC Initial in a datagram of less than 1200 bytes, or less than any QUIC packet.";
         "quic-version" = "guard_packets" ["verdict" "drop"] ["reason" "quic_version"]: "A QUIC version or connection ID that no client sends.";
         "quic-connection" = "guard_packets" ["verdict" "drop"] ["reason" "quic_connection"]: "A QUIC packet with a connection ID that no server issued.";
-        "quic-token" = "guard_packets" ["verdict" "drop"] ["reason" "quic_token"]: "A QUIC Initial with a token that is not valid, or no longer.";
+        "quic-token" = "guard_packets" ["verdict" "drop"] ["reason" "quic_token"]: "A QUIC Initial with an invalid or expired token.";
         "quic-challenge" = "guard_packets" ["verdict" "drop"] ["reason" "quic_challenge"]: "A QUIC Initial without a token that could not be answered by Retry.";
         "syn" = "guard_packets" ["verdict" "drop"] ["reason" "syn"]: "A TCP SYN whose answer could not be written.";
-        "tcp-ack" = "guard_packets" ["verdict" "drop"] ["reason" "tcp_ack"]: "TCP of no connection and without a SYN cookie, beyond what the stack may refuse.";
+        "tcp-ack" = "guard_packets" ["verdict" "drop"] ["reason" "tcp_ack"]: "A TCP packet of no connection and without a SYN cookie, beyond what is left for the stack to refuse.";
         "rule" = "guard_packets" ["verdict" "drop"] ["reason" "rule"]: "A rule of a `guard` drops it.";
         "limit" = "guard_packets" ["verdict" "drop"] ["reason" "limit"]: "Over the limit of a rule.";
         "default" = "guard_packets" ["verdict" "drop"] ["reason" "default"]: "No rule of a `guard` matches.";
         "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
         "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
-        "no-node" = "balance_packets" ["reason" "no_node"]: "For a service none of whose nodes is up.";
-        "unresolved" = "balance_packets" ["reason" "unresolved"]: "The way to a service's node, or the MAC address there, is not known.";
+        "no-node" = "balance_packets" ["reason" "no_node"]: "For a service with no node up.";
+        "unresolved" = "balance_packets" ["reason" "unresolved"]: "The route to a service's node, or the MAC address there, is unknown.";
         "tunnel-too-big" = "balance_service_drops" ["reason" "too_big"]: "Too big for the tunnel to a service's node, and no ICMP error may be sent for it.";
         "no-room" = "balance_packets" ["reason" "no_room"]: "The driver leaves no room for the header of a tunnel to a service's node.";
         "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, or it is down.";
@@ -148,12 +149,12 @@ reasons! {
         "kernel-descriptor" = "dropped_bad_descriptor": "The kernel returned a descriptor outside of the UMEM, or of a frame that was not its own.";
     }
     Udp {
-        "malformed" = "dropped_malformed": "A frame that is no UDP datagram, or whose source address cannot be.";
+        "malformed" = "dropped_malformed": "A frame that is not a UDP datagram, or has an impossible source address.";
         "checksum" = "dropped_checksum": "A wrong UDP checksum.";
         "truncated" = "dropped_truncated": "A datagram larger than the buffer for it.";
         "socket-full" = "rx_kernel_dropped": "The kernel socket's receive buffer was full, or the checksum wrong.";
         "send-refused" = "dropped_send_refused": "The kernel refused to send a datagram.";
-        "no-buffer" = "dropped_no_buffer": "No buffer for sending came free.";
+        "no-buffer" = "dropped_no_buffer": "No send buffer became free.";
     }
     Quic {
         "bad-header" = "dropped_bad_header": "A datagram with no valid QUIC header.";
@@ -161,16 +162,16 @@ reasons! {
         "small-initial" = "dropped_small_initial": "An Initial in a datagram of less than 1200 bytes.";
         "short-cid" = "dropped_short_cid": "An Initial whose connection ID has less than 8 bytes.";
         "unknown-version" = "dropped_unknown_version": "An unknown version, in too short a packet to be answered.";
-        "unknown-connection" = "dropped_unknown_connection": "A short header of no connection here, not answered by a reset.";
-        "no-connection" = "dropped_no_connection": "A Handshake or 0-RTT packet of no connection here.";
+        "unknown-connection" = "dropped_unknown_connection": "A short header of an unknown connection, not answered by a reset.";
+        "no-connection" = "dropped_no_connection": "A Handshake or 0-RTT packet of an unknown connection.";
         "server-only" = "dropped_server_only": "A packet that only servers send.";
         "connection-limit" = "dropped_connection_limit": "More connections than configured.";
         "handshake-queue-full" = "dropped_handshake_queue_full": "More handshakes than may wait.";
         "handover-full" = "dropped_handover_full": "The mailbox of the worker that the datagram is for was full.";
-        "older-full" = "dropped_older_full": "The older process that has the connection, after an upgrade, was behind.";
+        "older-full" = "dropped_older_full": "After an upgrade, the older process that has the connection was behind.";
         "handover-buffer" = "dropped_handover_buffer": "No buffer was free to hand the datagram to its worker.";
         "reply-queue" = "dropped_reply_queue": "More Retry, Version Negotiation and reset packets than may wait.";
-        "local-error" = "dropped_local_error": "A connection could not be set up by a fault of this host.";
+        "local-error" = "dropped_local_error": "A connection could not be set up because of a fault of this host.";
         "draining" = "refused_draining": "A new connection while the server shuts down.";
         "invalid-token" = "refused_invalid_token": "A new connection with an invalid Retry token.";
         "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
@@ -193,20 +194,20 @@ reasons! {
         "malformed" = "refused_malformed": "A malformed request.";
         "goaway" = "refused_goaway": "A request while the server shuts down.";
         "early-data" = "refused_early_data": "More requests waiting for the handshake than one connection may have (425).";
-        "request-timeout" = "refused_request_timeout": "A request that took too long to come.";
+        "request-timeout" = "refused_request_timeout": "A request that took too long to arrive.";
         "request-timeout-tcp" = "tcp_refused" ["reason" "request-timeout"]: "The same over TCP.";
-        "response-timeout" = "responses_timed_out": "A client that took nothing of its response.";
+        "response-timeout" = "responses_timed_out": "A client that read nothing of its response.";
         "response-timeout-tcp" = "tcp_refused" ["reason" "response-timeout"]: "The same over TCP.";
         "response-failed" = "responses_failed": "A response whose body failed.";
         "origin-busy" = "origin_refused": "More requests to an origin than configured (503).";
         "hls-segment" = "hls_refused": "A request for a video segment too far in the future (400).";
         "admin-pages" = "admin_refused_pages": "A request to the admin listener whose clients had not read earlier responses (503).";
-        "log-queue-full" = "access_log_dropped": "A line of the access log that found its queue full.";
+        "log-queue-full" = "access_log_dropped": "A line of the access log for which its queue was full.";
         "log-failed" = "access_log_failed": "A line of the access log that could not be written.";
     }
     Recv {
-        "source": "A datagram from a source that is not wanted.";
-        "surplus": "A datagram that came together with the last one wanted, behind it.";
+        "source": "A datagram from an unwanted source.";
+        "surplus": "A datagram that arrived together with the last one wanted, after it.";
         "echo": "A datagram that could not be sent back: empty, too long, or no room.";
         "line": "A datagram to an address that is not a line of the sequenced feed.";
         "reader-quota": "A packet for a reader that held its whole quota.";
@@ -219,7 +220,7 @@ reasons! {
         "address" = "fanout_refused_address": "A subscriber whose address is not allowed.";
         "limit" = "fanout_refused_limit": "More subscribers than configured.";
         "limit-address" = "fanout_refused_limit_address": "More subscribers of one address than configured.";
-        "busy" = "fanout_refused_busy": "More handshakes than may be under way.";
+        "busy" = "fanout_refused_busy": "More handshakes than may be in progress.";
         "descriptors" = "fanout_refused_descriptors": "No file descriptor was left for a subscriber.";
         "handshake" = "fanout_refused_handshake": "A handshake that failed.";
         "handshake-timeout" = "fanout_refused_handshake_timeout": "A handshake that took too long.";
@@ -238,32 +239,32 @@ reasons! {
         "memory" = "fanout_skipped_memory": "No memory for a subscriber's datagram.";
     }
     Relay {
-        "malformed" = "relay_dropped_malformed": "A packet for a room that is no RTP, or came to its RTCP port.";
+        "malformed" = "relay_dropped_malformed": "A packet for a room that is not RTP, or came to its RTCP port.";
         "not-allowed" = "relay_dropped_not_allowed": "A packet from an address that may not publish.";
         "second-publisher" = "relay_dropped_second_publisher": "A packet from another address while a publisher is active.";
         "too-long" = "relay_dropped_too_long": "A packet longer than `max_packet`.";
         "ssrc" = "relay_dropped_ssrc": "A packet of one SSRC too many.";
-        "duplicate" = "relay_dropped_duplicate": "A packet that came twice.";
-        "srtp" = "relay_dropped_srtp": "A packet that was not sealed with the key that it should be.";
-        "replay" = "relay_dropped_replay": "A sealed packet that came before, or too late to tell.";
+        "duplicate" = "relay_dropped_duplicate": "A packet that arrived twice.";
+        "srtp" = "relay_dropped_srtp": "A packet that was not sealed with the right key.";
+        "replay" = "relay_dropped_replay": "A sealed packet that arrived before, or too late to tell.";
         "rtcp-malformed" = "relay_dropped_rtcp_malformed": "Malformed RTCP.";
         "rtcp-stranger" = "relay_dropped_rtcp_stranger": "RTCP from an address that neither publishes nor receives.";
         "handover" = "relay_dropped_handover": "A packet for a room of another worker, which was behind.";
-        "receiver-skipped" = "relay_receiver_skipped": "A packet that a receiver was too far behind for.";
+        "receiver-skipped" = "relay_receiver_skipped": "A packet for a receiver that was too far behind.";
         "receiver-too-long" = "relay_receiver_dropped_too_long": "A packet longer than what goes to a receiver in one datagram.";
         "repair-refused" = "relay_receiver_repairs_refused": "A request for packets beyond what may be sent again.";
-        "session-unknown" = "relay_demux_dropped_fragment": "A request of ICE for a WebRTC session that is not there.";
-        "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address that no session was heard from, or a request from the address of another.";
+        "session-unknown" = "relay_demux_dropped_fragment": "An ICE request for a WebRTC session that does not exist.";
+        "session-stranger" = "relay_demux_dropped_stranger": "DTLS or RTP from an address of no session, or an ICE request from the address of another session.";
         "session-protocol" = "relay_demux_dropped_unknown": "A datagram for sessions that is not a WebRTC protocol.";
         "session-handover" = "relay_demux_dropped_handover": "A datagram for a session of another worker, which was behind.";
         "session-malformed" = "relay_webrtc_dropped_malformed": "A datagram for a session that cannot be read.";
-        "session-password" = "relay_webrtc_dropped_password": "A request of ICE without the session's password.";
-        "session-codec" = "relay_webrtc_dropped_codec": "A packet of a codec that was not agreed on with a session.";
-        "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session for which too many waited.";
+        "session-password" = "relay_webrtc_dropped_password": "An ICE request without the session's password.";
+        "session-codec" = "relay_webrtc_dropped_codec": "A packet of a codec that was not negotiated with a session.";
+        "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session with too many waiting.";
         "session-too-long" = "relay_webrtc_dropped_too_long": "A datagram longer than what goes to a session at once.";
-        "session-skipped" = "relay_webrtc_skipped": "A packet that a session was too far behind for.";
+        "session-skipped" = "relay_webrtc_skipped": "A packet for a session that was too far behind.";
         "session-token" = "relay_http_refused_token": "A request without a token that allows it (401).";
-        "session-offer" = "relay_http_refused_offer": "An offer that cannot be read, or has nothing for its room.";
+        "session-offer" = "relay_http_refused_offer": "An offer that cannot be parsed, or has nothing for its room.";
         "session-conflict" = "relay_http_refused_conflict": "An offer to publish into a room that has a publisher (409).";
         "session-limit" = "relay_http_refused_full": "An offer beyond the number of sessions or publishers (503).";
         "session-room" = "relay_http_refused_room": "An offer beyond the number of players of its room (503).";
@@ -272,7 +273,7 @@ reasons! {
         "session-request" = "relay_http_refused_request": "A request that is neither WHIP nor WHEP.";
         "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";
         "message-slow" = "relay_webrtc_dropped_slow_message": "A message on an unreliable channel whose receiver had no room.";
-        "message-skipped" = "relay_webrtc_skipped_messages": "A message that a session was too far behind for.";
+        "message-skipped" = "relay_webrtc_skipped_messages": "A message for a session that was too far behind.";
         "moq-group-too-large" = "relay_moq_dropped_group_too_large": "A group of Media over QUIC that alone is more than what is kept.";
         "moq-malformed" = "relay_moq_dropped_malformed": "A group that does not consist of whole objects, or of one that is too long.";
         "moq-skipped" = "relay_moq_groups_skipped": "A group that a subscriber was too far behind for.";

@@ -1,4 +1,5 @@
-//! What passes an interface, AF_XDP included: who sends and receives, and what becomes of it; and what a process does with it.
+//! The traffic of an interface, AF_XDP included: who sends and receives, what happens to each packet, and what a
+//! process does with it.
 
 mod capture;
 mod devices;

@@ -1,4 +1,4 @@
-//! Addresses of a server: looked up again and again, the last good ones kept.
+//! The addresses of a server: looked up repeatedly; the last good ones are kept.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The control runtime: where everything runs that waits for other servers.
+//! The control runtime, on which everything runs that waits for other servers.
 
 use std::io;
 

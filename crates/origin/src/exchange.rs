@@ -1,4 +1,4 @@
-//! A proxied response as transports poll it, and the end that its task has.
+//! A proxied response as transports poll it, and the end that its task writes to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker, ready};

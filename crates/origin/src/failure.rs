@@ -1,4 +1,4 @@
-//! Why an origin did not answer, or not to its end.
+//! Why an origin did not answer, or not completely.
 
 use std::fmt;
 

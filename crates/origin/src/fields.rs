@@ -1,4 +1,4 @@
-//! Fields that end here, in both directions (RFC 9110, section 7.6.1).
+//! Header fields that are not passed on, in both directions (RFC 9110, section 7.6.1).
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,

@@ -1,4 +1,4 @@
-//! What an origin is told of the client: `Forwarded` (RFC 7239), `X-Forwarded-*` and `Via` (RFC 9110, section 7.6.3).
+//! What an origin learns about the client: `Forwarded` (RFC 7239), `X-Forwarded-*` and `Via` (RFC 9110, section 7.6.3).
 
 use expressway_web::{Protocol, RequestHead};
 use http::header::{FORWARDED, VIA};

@@ -1,4 +1,4 @@
-//! Whether a server gets requests: what checks say of it (active), and how its requests go (passive).
+//! Whether a server gets requests, by health checks (active) and by the outcome of its requests (passive).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

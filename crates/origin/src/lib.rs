@@ -1,26 +1,28 @@
 //! Origin servers behind the gateway: a [`Handler`](expressway_web::Handler) that passes requests on.
 //!
-//! An [`Origin`] is a name for one or several servers that hold the same. A request is given to one of them over a
-//! pooled connection (HTTP/1.1 or HTTP/2, TCP or a Unix socket, TLS or not), and to another one if that is safe and the
-//! first did not answer. Everything runs as tasks of a small runtime of its own ([`Control`]); the thread that polls an
-//! exchange only takes what arrived. Bodies go through bounded pipes both ways, so the slower side holds up the faster.
+//! An [`Origin`] is a name for one or more servers with the same content. A request goes to one of them over a pooled
+//! connection (HTTP/1.1 or HTTP/2, TCP or a Unix socket, with or without TLS), and to another one if the first did not
+//! answer and that is safe. Everything runs as tasks of a small separate runtime ([`Control`]); the thread that polls
+//! an exchange only takes what has arrived. Bodies go through bounded pipes in both directions, so the faster side
+//! waits for the slower one.
 //!
-//! * [`Origins`] holds the origins of a configuration; what a reload leaves as it was keeps its connections.
-//! * [`OriginOptions`] says all that can be configured, [`Endpoint`] where a server is.
+//! * [`Origins`] holds the origins of a configuration; those that a reload does not change keep their connections.
+//! * [`OriginOptions`] is the configuration of an origin, [`Endpoint`] the location of a server.
 //! * [`OriginReport`] is what the metrics page shows.
 //!
 //! # Decisions
 //!
-//! hyper's client frames HTTP/1.1 and HTTP/2, and nothing of a message's framing is copied: lengths are those of bodies as they
-//! pass. hyper-util's pool neither bounds a server's connections nor tells a dead pooled connection from a dead server, so the pool
-//! is our own. The body of a request belongs to one attempt at a time, and to no other once a byte is taken. An exchange that is
-//! dropped early aborts its task. Servers are chosen among those in service: by checks, and by how their requests go; with too few
-//! in service by neither, because the fault may be ours. The hash is a rendezvous hash: with at most 64 servers it is cheaper than
-//! keeping a table, and exact in what it moves.
+//! hyper's client frames HTTP/1.1 and HTTP/2. A message's framing is never copied: lengths are those of the bodies that
+//! pass. The pool is our own, because hyper-util's neither limits a server's connections nor distinguishes a dead
+//! pooled connection from a dead server. The body of a request belongs to one attempt at a time, and once a byte of it
+//! was read, to no other. An exchange that is dropped early aborts its task. A server is in service according to its
+//! checks and the outcome of its requests. If too few are, both are ignored, because the fault may be ours. The hash is
+//! a rendezvous hash: with at most 64 servers it is cheaper than a table, and moves exactly the targets of a lost
+//! server.
 //!
-//! `Expect: 100-continue` ends here: the transport tells the client to go on when its body is read, which is when a
-//! connection takes it (RFC 9110, section 10.1.1, lets a proxy send 100 of its own). Interim responses of the origin are
-//! dropped.
+//! `Expect: 100-continue` is not passed on: the transport tells the client to continue when its body is first read,
+//! which is when a connection accepts it. (RFC 9110, section 10.1.1, allows a proxy to send its own 100.) Interim
+//! responses of the origin are dropped.
 //!
 //! Not supported: WebSocket and other upgrades (answered 501), and extended CONNECT (refused by the transports).
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What an origin is configured by.
+//! The configuration of an origin.
 
 use std::fmt;
 use std::net::Ipv6Addr;

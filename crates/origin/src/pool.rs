@@ -1,7 +1,8 @@
-//! Connections to one server that are kept for the next request.
+//! Idle connections to one server, kept for the next request.
 //!
-//! hyper-util's pool bounds idle connections only, does not say whether one was used before, and retries by itself on the
-//! same server. This one knows of each connection, and what to do when it dies is decided where the request is.
+//! hyper-util's pool only limits idle connections, does not say whether a connection was used before, and retries on
+//! the same server by itself. This one knows every connection, and lets the request decide what to do when a connection
+//! dies.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -252,7 +252,7 @@ impl Job {
             }
             let time = self.origin.options.timeouts.read;
             let Some(frame) = self.unless_quiet(body.frame(), time).await else {
-                return Err(Failed::sent(Reason::ReadTimeout, format!("nothing of a body for {time:?}")));
+                return Err(Failed::sent(Reason::ReadTimeout, format!("no data of a body for {time:?}")));
             };
             let frame = match frame {
                 Some(Ok(frame)) => frame,

@@ -1,4 +1,4 @@
-//! From what a client asked to what a server is asked.
+//! Turns a client's request into a request to a server.
 
 use bytes::Bytes;
 use expressway_web::{Protocol, RequestHead};

@@ -1,4 +1,4 @@
-//! From a server's response head to the client's.
+//! Turns a server's response head into the client's.
 
 use expressway_web::{ResponseHead, date_header};
 use http::header::{CONTENT_LENGTH, DATE, TRAILER, TRANSFER_ENCODING};

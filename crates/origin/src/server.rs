@@ -103,7 +103,7 @@ impl Server {
     ) -> Result<Lease, Failed> {
         let slot = timeout(options.timeouts.connect, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
-            return Err(Failed::unsent(Reason::Busy, "as many requests under way as may be"));
+            return Err(Failed::unsent(Reason::Busy, "too many requests in progress"));
         };
         let lease =
             |link, is_reused| Lease { link: Some(link), is_reused, server: Arc::clone(self), _slot: slot };

@@ -1,4 +1,4 @@
-//! What is counted for each server, and how it is read.
+//! The counters of each server, and how they are read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! Keys in files of their own, which nobody but their owner may read.
 
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
-use crate::secret;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+
+use crate::secret::{Access, read_text};
 
 /// More than a key takes, with white space around it.
 const MOST: u64 = 256;
@@ -26,22 +27,10 @@ impl Key {
     /// With the file, if it cannot be read, is no plain file, others than its owner have rights to it, or it holds no key.
     pub fn read(file: &Path) -> Result<Self, String> {
         let wrong = |problem: String| format!("{}: {problem}", file.display());
-        let (opened, mode) = secret::open(file).map_err(|error| wrong(error.to_string()))?;
-        if mode & 0o077 != 0 {
-            let problem =
-                format!("others than its owner have rights to it (mode {:03o}): chmod 600 it", mode & 0o777);
-            return Err(wrong(problem));
-        }
-        let mut text = String::new();
-        opened.take(MOST).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
-        let digits = text.trim();
-        let is_key = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-        match u128::from_str_radix(digits, 16) {
-            Ok(key) if is_key => Ok(Self(key.to_be_bytes())),
-            _ => {
-                Err(wrong("no key of 32 hexadecimal digits: make one with `openssl rand -hex 16`".to_owned()))
-            }
-        }
+        let text = read_text(file, MOST, Access::Owner).map_err(wrong)?;
+        let key = HEX.decode(text.trim().as_bytes()).ok().and_then(|key| key.try_into().ok());
+        let problem = "no key of 32 hexadecimal digits: make one with `openssl rand -hex 16`";
+        key.map(Self).ok_or_else(|| wrong(problem.to_owned()))
     }
 }
 
@@ -82,11 +71,12 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_file_is_said() {
         for (name, text, mode, problem) in [
-            ("group", TEXT, 0o640, "mode 640): chmod 600"),
-            ("others", TEXT, 0o604, "mode 604): chmod 600"),
+            ("group", TEXT, 0o640, "mode 640): run chmod 600"),
+            ("others", TEXT, 0o604, "mode 604): run chmod 600"),
             ("short", "8f95", 0o600, "no key of 32 hexadecimal digits"),
             ("sign", "+f95f09245765f80256934e50c66207f", 0o600, "no key of 32 hexadecimal digits"),
-            ("long", &TEXT.repeat(100), 0o600, "no key of 32 hexadecimal digits"),
+            ("twice", &TEXT.repeat(2), 0o600, "no key of 32 hexadecimal digits"),
+            ("long", &TEXT.repeat(100), 0o600, "more than 256 bytes"),
         ] {
             let file = Temporary::new(name, text, mode);
             let error = Key::read(&file.0).unwrap_err();

@@ -1,9 +1,10 @@
 //! Files with secret keys that several programs share.
 
-use std::io::Read;
 use std::path::Path;
 
-use crate::secret;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+
+use crate::secret::{Access, read_text};
 
 /// Bytes of a key.
 pub const KEY_LENGTH: usize = 32;
@@ -20,13 +21,7 @@ const LARGEST: u64 = 4096;
 /// # Errors
 /// What is wrong, and what to do, without the file's name.
 pub fn read_keys(path: &Path) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let (file, mode) = secret::open(path).map_err(unreadable)?;
-    if mode & 0o007 != 0 {
-        return Err("is for everybody: chmod o= it".to_owned());
-    }
-    let mut text = String::new();
-    file.take(LARGEST).read_to_string(&mut text).map_err(unreadable)?;
+    let text = read_text(path, LARGEST, Access::Group)?;
     parse(&text)
 }
 
@@ -36,7 +31,8 @@ fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let key = key(line).ok_or_else(|| {
+        let key = HEX.decode(line.as_bytes()).ok().and_then(|key| key.try_into().ok());
+        let key = key.ok_or_else(|| {
             format!(
                 "line {}: not a key of 64 hexadecimal digits, as `openssl rand -hex 32` makes them",
                 number + 1
@@ -51,14 +47,6 @@ fn parse(text: &str) -> Result<Vec<[u8; KEY_LENGTH]>, String> {
             Err(format!("has {more} keys; at most two are allowed: the current one, then the previous one"))
         }
     }
-}
-
-fn key(line: &str) -> Option<[u8; KEY_LENGTH]> {
-    let digits: Option<Vec<u32>> = line.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits?;
-    let (pairs, rest) = digits.as_chunks::<2>();
-    let bytes: Vec<u8> = pairs.iter().map(|[high, low]| (high * 16 + low) as u8).collect();
-    if rest.is_empty() { bytes.try_into().ok() } else { None }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ mod error;
 mod key;
 mod keys;
 mod named;
-mod secret;
+pub mod secret;
 mod value;
 
 pub use error::{ConfigError, SourceFile};

@@ -1,4 +1,4 @@
-//! A connection from its first octet to its last.
+//! A connection from its first byte to its last.
 
 use std::error::Error;
 use std::future::poll_fn;

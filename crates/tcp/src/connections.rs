@@ -1,4 +1,4 @@
-//! Who is connected to a worker, and who leaves when there are too many.
+//! The connections of a worker, and which one is closed when there are too many.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};

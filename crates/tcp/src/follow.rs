@@ -1,7 +1,7 @@
-//! What somebody traces: the requests of connections that a recording selects.
+//! Tracing: the requests of connections that a recording selects.
 //!
-//! A connection takes up a recording with the next octets that come, or its next request. While nobody records, that costs a
-//! load of a word.
+//! A connection notices a recording with the next bytes that arrive, or with its next request. While nobody records,
+//! this costs one load.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of what comes before TLS.
+//! The parts that fuzz targets reach: what precedes TLS.
 
 use std::io;
 use std::net::SocketAddr;

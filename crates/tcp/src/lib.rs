@@ -1,7 +1,7 @@
 //! HTTP/1.1 and HTTP/2 over TCP, with TLS 1.3 and 1.2, for the handlers of `expressway-web`.
 //!
-//! hyper speaks HTTP, BoringSSL TLS; here is what a stranger may have of either, and how a request comes to a
-//! [`Handler`](expressway_web::Handler) and its [`Exchange`](expressway_web::Exchange) back.
+//! hyper implements HTTP and BoringSSL implements TLS. This crate limits what strangers can use of either, passes
+//! requests to a [`Handler`](expressway_web::Handler), and returns its [`Exchange`](expressway_web::Exchange).
 //!
 //! ```text
 //!   Server ─▶ worker: a thread, a single-threaded runtime, a listening socket of each address
@@ -10,20 +10,21 @@
 //!                     └ account: what the connection keeps in memory
 //! ```
 //!
-//! Workers are threads of their own: nothing here runs on a thread that handles packets. A task runs
-//! for 0.2 ms at a time, up to the end of a piece of work (a TLS handshake, the start of a request, a chunk), so that no connection holds
-//! up the others; how long turns take is counted.
+//! Workers are separate threads: nothing here runs on a thread that handles packets. A task runs for 0.2 ms at a time, up
+//! to the end of a piece of work (a TLS handshake, the start of a request, a chunk), so that no connection delays the
+//! others. How long turns take is counted.
 //!
 //! # Decisions
 //!
-//! Each worker has a listening socket of every address (`SO_REUSEPORT`), bound while the process may still bind to ports below
-//! 1024. A request's body goes into a pipe; a response's chunks come from the exchange as reference-counted slices, and count on
-//! the connection's account until they are sent.
+//! Each worker has a listening socket for every address (`SO_REUSEPORT`), bound while the process may still bind to
+//! ports below 1024. A request's body goes into a pipe. A response's chunks come from the exchange as reference-counted
+//! slices, and are charged to the connection's account until they are sent.
 //!
-//! A watch is one timer, armed for the next deadline of handshake, head, idleness, body and response. Responses of HTTP/2 run in
-//! tasks, so that one of which the client takes nothing is ended alone. What a client sends beyond requests and bodies is counted,
-//! of whatever kind, against an allowance that grows with time and with what it is sent. A new connection takes the place of the
-//! one that has been idle longest. A reload swaps handler, certificate and limits; requests in progress keep what they began with.
+//! A watch is one timer, armed for the next deadline of handshake, head, idleness, body or response. HTTP/2 responses
+//! run in tasks of their own, so that one which the client does not read can be ended alone. Everything that a client
+//! sends besides requests and bodies is counted against an allowance, which grows with time and with the data sent to
+//! the client. When there are too many connections, a new one replaces the one that has been idle longest. A reload
+//! swaps handler, certificate and limits; requests in progress keep the old ones.
 #![forbid(unsafe_code)]
 
 mod accept;

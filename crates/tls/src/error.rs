@@ -1,8 +1,10 @@
 //! What is wrong with a file.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use boring::error::ErrorStack;
+use expressway_settings::secret;
 
 /// Why something cannot be used. Names the file and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -70,14 +72,11 @@ impl TlsError {
 
 /// A file's bytes, of which there may be `most`.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, TlsError> {
-    use std::io::Read;
-    let failed = |source| TlsError::Read { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    std::fs::File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > most {
-        return Err(TlsError::content(path, format!("more than {most} bytes")));
-    }
-    Ok(bytes)
+    let read = secret::read(path, most).map_err(|source| match source.kind() {
+        ErrorKind::FileTooLarge => TlsError::content(path, source.to_string()),
+        _ => TlsError::Read { path: path.to_owned(), source },
+    });
+    read.map(|(bytes, _)| bytes)
 }
 
 fn reason(stack: &ErrorStack) -> String {

@@ -1,4 +1,4 @@
-//! `accept-encoding`: which codings a client takes (RFC 9110, 12.5.3).
+//! `accept-encoding`: the codings that a client accepts (RFC 9110, 12.5.3).
 
 use http::header::{ACCEPT_ENCODING, HeaderMap};
 

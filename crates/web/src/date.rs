@@ -1,4 +1,4 @@
-//! The `date` header, formatted once a second and thread.
+//! The `date` header, formatted once per second and thread.
 
 use std::cell::RefCell;
 use std::time::{Duration, UNIX_EPOCH};

@@ -10,9 +10,9 @@
 //!
 //! * [`Sites`] maps a request's host to a site; it is immutable and swapped whole on reload.
 //! * [`files`] serves a directory tree with nginx's semantics: conditions, ranges, precompressed siblings.
-//! * [`blocks`] caches octets of files and of cached objects in one budget.
-//! * [`CompressOptions`] say what is compressed on its way out.
-//! * [`access_log`] writes one line a request from a thread of its own.
+//! * [`blocks`] caches bytes of files and of cached objects in one budget.
+//! * [`CompressOptions`] say which responses are compressed.
+//! * [`access_log`] writes one line per request from its own thread.
 //! * [`patience`] says which clients are too slow.
 //! * [`expressway_metrics`] has the counters of caches, pool and log.
 #![forbid(unsafe_code)]
@@ -27,7 +27,6 @@ mod date;
 mod exchange;
 pub mod files;
 mod handler;
-pub mod hex;
 mod log_limit;
 mod media_type;
 pub mod memory;

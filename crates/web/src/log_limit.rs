@@ -1,4 +1,4 @@
-//! Log lines that requests cause, of which there may be any number.
+//! Limits log lines that requests can cause in any number.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 

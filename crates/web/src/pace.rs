@@ -1,7 +1,7 @@
-//! A response that is to take its time: a token bucket in front of its body.
+//! A rate-limited response: a token bucket in front of its body.
 //!
-//! Once its credit is used up a body waits until there is credit for an eighth of a second, or a packet, so that it wakes
-//! its worker eight times a second at most.
+//! Once its credit is used up, a body waits until there is credit for an eighth of a second, or for a packet, so it
+//! wakes its worker at most eight times a second.
 
 use std::fmt;
 use std::time::{Duration, Instant};

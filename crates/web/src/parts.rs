@@ -1,5 +1,5 @@
-//! What a body is made of: one span of a file, or the parts of a multipart/byteranges body (RFC 9110, 14.6), each made
-//! when its turn comes. A request for many ranges costs its list of ranges until then, and nothing else.
+//! The parts of a body: one span of a file, or the parts of a multipart/byteranges body (RFC 9110, 14.6), each made
+//! when its turn comes. Until then, a request for many ranges only costs its list of ranges.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};

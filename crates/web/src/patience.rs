@@ -1,6 +1,6 @@
-//! How slow a client may be that takes a response: which rate is progress, and how long it may make none.
+//! How slowly a client may read a response: which rate counts as progress, and for how long it may make none.
 //!
-//! Nothing here has a clock or a list: who sweeps over responses says what time it is and what was taken by then.
+//! Nothing here has a clock or a list: the caller that sweeps over responses passes the time and the bytes read so far.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! A bounded pipe for a body between two threads: what a transport received for an origin, or what an origin
 //! sent for a transport.
 //!
-//! Each end is polled with the [`Waker`] of whoever uses it, so either may be a worker ([`Wake::waker`]) or a
-//! task of an async runtime. What is written and not yet read is bounded, so the slower end holds up the faster
-//! one, and through it that one's peer.
+//! Each end is polled with the [`Waker`] of its user, which may be a worker ([`Wake::waker`]) or a task of an async
+//! runtime. The amount written but not yet read is bounded, so the faster end waits for the slower one, and so does its
+//! peer.
 //!
 //! [`Wake::waker`]: crate::Wake::waker
 

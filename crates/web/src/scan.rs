@@ -1,5 +1,5 @@
-//! Searching what a client sent. In tests the octets that are looked at are counted, so that a parser which
-//! looks at them again and again shows.
+//! Searches data from clients. Tests count the bytes that are examined, which reveals a parser that examines them
+//! repeatedly.
 
 /// Where the first octet is that `wanted` takes.
 pub(crate) fn position(octets: &[u8], wanted: impl Fn(u8) -> bool) -> Option<usize> {

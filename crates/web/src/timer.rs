@@ -1,7 +1,7 @@
-//! Wakes at a time: one thread for everything that waits for one.
+//! Wake-ups at given times: one thread for everything that waits for a time.
 //!
-//! Times are rounded up to a tick, so that what is due at about the same time wakes the thread once. An idle timer sleeps
-//! until something is asked of it.
+//! Times are rounded up to a tick, so that items due at about the same time wake the thread once. An idle timer sleeps
+//! until it gets something to do.
 
 use std::collections::BTreeMap;
 use std::fmt;

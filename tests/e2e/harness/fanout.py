@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from .daemon import finish_all
 from .lab import Lab
 from .namespace import run_inside, udp_socket
-from .paths import BINARY, LIMIT
+from .paths import BINARY, CLIENTS, LIMIT
 from .server import ADMIN, Server
 
 FEED_PORT = 5000
@@ -160,6 +161,20 @@ def subscribe(lab: Lab, fanout: Fanout, host: str | None = None, count: int = 1)
     fanout.wait_for("the subscribers", lambda m: m.sum("fanout_subscribers") >= before + count)
     return made
 
+
+
+def churn(lab: Lab) -> dict[str, Any]:
+    """Has a thousand subscribers come and go while a feed is sent. What they report, which no fault is in."""
+    host = lab.server["ipv4"]
+    said = lab.run(
+        "client", sys.executable, CLIENTS / "fanout_churn.py", "--host", host, "--port", str(TCP_PORT),
+        "--feed", host, "--feed-port", str(FEED_PORT),
+    )
+    report = json.loads(said)
+    assert not report["faults"], report["faults"][:10]
+    assert report["refused"] == 0 and report["subscribers"] == 1000
+    assert report["frames"] > 10_000, report
+    return report
 
 
 def descriptors(pid: int) -> int:

@@ -31,7 +31,7 @@ NEEDS_WORKERS = "epoll_pwait2: Function not implemented"
 
 
 # What the router says where no device says that it can send redirected frames.
-OLDER = "before Linux 6.3 none is known to"
+OLDER = "Linux before 6.3 does not tell"
 
 
 def config(name: str, text: str) -> Path:

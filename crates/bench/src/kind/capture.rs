@@ -136,7 +136,7 @@ impl Kind for Capture {
         let captured = reader.end()?;
         let is_empty = captured.is_some_and(|captured| captured.packets == 0);
         if is_empty && counted.is_some() && case.text("matches") == "all" {
-            return Err(run.load_failed("reader", "captured nothing of what passed"));
+            return Err(run.load_failed("reader", "captured none of the traffic"));
         }
         let values = values(run, counted.as_ref(), cpu, read_ns, captured.as_ref());
         let detail = serde_json::json!({

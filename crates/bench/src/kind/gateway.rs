@@ -66,7 +66,7 @@ impl Kind for Gateway {
             return Err(format!("range is {range} B of a body of {body}"));
         }
         if is_tcp(case) && (range > 0 || case.number("rate") > 0.0) {
-            return Err("range and rate: h2load has neither; protocol h3 only".into());
+            return Err("range and rate: not supported by h2load; use protocol h3".into());
         }
         Ok(())
     }

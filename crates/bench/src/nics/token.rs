@@ -3,16 +3,19 @@
 //! TLS 1.2 with ECDHE-PSK (RFC 5489) and ChaCha20-Poly1305 (RFC 7905): no certificates, forward secrecy, and an end that does
 //! not have the token gets no further than the handshake.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use boring::error::ErrorStack;
 use boring::ssl::{SslContext, SslContextBuilder, SslMethod, SslVersion};
+use expressway_settings::secret::{self, Access};
 
 use crate::{BenchError, io_error};
 
 /// Shorter ones could be guessed; longer ones do not fit (PSK_MAX_PSK_LEN of BoringSSL's ssl.h).
 const LENGTHS: std::ops::RangeInclusive<usize> = 32..=256;
+
+/// Bytes of the file at most, white space included.
+const LARGEST: u64 = 4096;
 
 /// The PSK identity of both ends.
 const IDENTITY: &[u8] = b"expressway-bench";
@@ -29,11 +32,8 @@ impl Token {
     pub fn read(path: &Path) -> Result<Self, BenchError> {
         let what = || format!("token {}", path.display());
         let wrong = |problem: String| BenchError::Missing(format!("{}: {problem}", what()));
-        let mode = std::fs::metadata(path).map_err(io_error(what()))?.mode();
-        if mode & 0o077 != 0 {
-            return Err(wrong(format!("readable by others (mode {:03o}): chmod 600 it", mode & 0o777)));
-        }
-        let text = std::fs::read(path).map_err(io_error(what()))?;
+        let (text, mode) = secret::read(path, LARGEST).map_err(io_error(what()))?;
+        Access::Owner.check(mode).map_err(wrong)?;
         let token = text.trim_ascii();
         if !LENGTHS.contains(&token.len()) {
             let make = "make one with: openssl rand -hex 32";
@@ -112,7 +112,7 @@ mod tests {
         };
         let good = "0123456789abcdef0123456789abcdef";
         assert_eq!(read(&format!("{good}\n"), 0o600).unwrap(), good.as_bytes());
-        assert!(read(good, 0o640).unwrap_err().contains("readable by others (mode 640)"));
+        assert!(read(good, 0o640).unwrap_err().contains("others than its owner (mode 640)"));
         assert!(read("short", 0o600).unwrap_err().contains("5 bytes, must be 32 to 256; make one"));
         assert!(read(&"x".repeat(257), 0o600).is_err());
         let error = Token::read(&folder.path().join("none")).err().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! A store of whatever octets, for a fuzz target.
+//! A store with arbitrary contents, for a fuzz target.
 
 use std::fs::File;
 

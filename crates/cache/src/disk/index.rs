@@ -1,4 +1,4 @@
-//! Which entries there are, and where.
+//! Which entries exist, and where.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

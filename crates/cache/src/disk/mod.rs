@@ -5,21 +5,21 @@
 //!                  entry: header {key, region's epoch, place, length, sums}, octets
 //! ```
 //!
-//! Entries are appended by one thread ([`writer`]) to the active region; when it is full, the oldest region is the next
-//! one. What was read of that since it was written is written again, up to a quarter of a region; the rest is gone. The
-//! index ([`index`]) is in memory, 32 bytes an entry and what a hash table leaves free. A start reads the headers of all
-//! entries ([`scan`]).
+//! One thread ([`writer`]) appends entries to the active region; when it is full, the oldest region is reused. Entries
+//! of that region that have been read since they were written are written again, up to a quarter of a region; the rest
+//! is lost. The index ([`index`]) is in memory, with 32 bytes per entry plus the free space of a hash table. At start,
+//! the headers of all entries are read ([`scan`]).
 //!
-//! Nothing is synced and nothing is trusted: an entry counts only if header, key, epoch and the sum of its octets are right,
-//! when it is read. So a torn tail, a bit that flipped or a region that was half overwritten costs a fetch, and never
-//! an octet.
+//! Nothing is synced and nothing is trusted: an entry only counts if header, key, epoch and checksum are right when it
+//! is read. A torn tail, a flipped bit or a half overwritten region therefore costs a fetch, but never corrupts a
+//! response.
 //!
 //! # Why not foyer
 //!
-//! foyer 0.22 has the same structure. It was judged and left out: its fetch path has known races between eviction
-//! and refill (its PR 1289), which is where an object of two versions would come from; its device layer has an executor
-//! and io_uring of its own beside the reader threads that files use; it would add some sixty crates to a build from scratch;
-//! and its unit is a serialised value, where ours is a block that goes into the block cache without a copy.
+//! foyer 0.22 has the same structure, and was evaluated. Its fetch path has known races between eviction and refill
+//! (its PR 1289), which could mix two versions of an object. Its device layer has its own executor and io_uring, beside
+//! the reader threads that files use. It would add about sixty crates to a build from scratch. And its unit is a
+//! serialised value, where ours is a block that goes into the block cache without a copy.
 
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
@@ -214,7 +214,7 @@ impl Disk {
             ),
             gauge(
                 "cache_disk_is_off",
-                "1 while the disk store does not write, after an error.",
+                "1 while the disk store has stopped writing after an error.",
                 shared.is_off.load(Ordering::Relaxed),
             ),
         ])

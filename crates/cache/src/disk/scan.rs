@@ -1,4 +1,4 @@
-//! What is in the file, from the headers of its entries.
+//! Reads which entries a file has from their headers.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Fetches, each for all who wait for it.
+//! Fetches, each shared by all requests that wait for it.
 //!
 //! ```text
 //!   first request ──▶ Fill ◀── others, until its head is there
@@ -7,8 +7,8 @@
 //!      Answer: an object whose blocks arrive │ the old one, confirmed │ nothing that can be shared │ a failure
 //! ```
 //!
-//! A fill holds its blocks until the last of its readers has gone, so that they need no luck with the block cache; what
-//! fills hold together is bounded.
+//! A fill holds its blocks until its last reader has gone, so that readers do not depend on the block cache. The total
+//! that all fills hold is bounded.
 
 mod table;
 mod task;

@@ -1,4 +1,4 @@
-//! Fetches under way, and URLs that pass.
+//! Fetches in progress, and URLs that bypass the cache.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,5 @@
-//! What a data path is to be: plain values, as programs give them, and the `[io]` section of configuration files.
+//! The configuration of a data path: plain values, as programs pass them, and the `[io]` section of configuration
+//! files.
 
 mod section;
 mod value;

@@ -1,4 +1,4 @@
-//! The file that keeps what calibrations measured, so that the next start need not measure.
+//! The file that keeps the results of calibrations, so that the next start need not measure.
 
 use std::collections::BTreeMap;
 use std::fs;

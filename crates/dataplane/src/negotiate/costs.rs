@@ -1,4 +1,4 @@
-//! What sending costs by each way.
+//! The cost of each method of sending.
 
 use expressway_netio::xsk::Calibration;
 use serde::{Deserialize, Serialize};

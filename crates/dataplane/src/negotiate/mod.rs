@@ -1,26 +1,26 @@
-//! How packets move over a queue of an interface: which ways there are, what each costs, which one is chosen.
+//! How packets move over a queue of an interface: which methods exist, what each costs, and which one is chosen.
 //!
-//! Receiving and sending are chosen apart. What is here decides from facts and measurements that it is given;
-//! opening and trying is `open`'s.
+//! Receiving and sending are chosen separately. This module only decides, from facts and measurements that it is given;
+//! `open` opens and tests.
 //!
-//! * [`plan`] says for a mode what is attached, bound and tried.
-//! * [`Costs`] orders the ways of sending: by capability, or as measured where the order is not certain.
-//! * [`StepDown`] is the record of a way that was not obtained.
+//! * [`plan`] says what is attached, bound and tried for a mode.
+//! * [`Costs`] orders the methods of sending: by capability, or by measurement where the order is uncertain.
+//! * [`StepDown`] is the record of a method that was not obtained.
 //!
-//! The measurement is taken on the device itself, because a veth or a dummy in a namespace of ours would measure
-//! another driver: at most 512 UDP datagrams by each method, from the interface's own MAC to itself (no switch forwards
-//! them), in four turns of at most 50 ms, as CPU time of the sending thread. So it is made only where that thread pays:
-//! copy mode against GSO in software or sendmmsg. The cost of zero-copy is spent in interrupts; segmentation in the
-//! device and zero-copy are far enough from the rest to go by capability. A difference below 25 % counts as none. The
-//! cache's key is driver, firmware, kernel, processor, features, attach mode and MTU. A confined server keeps no cache,
-//! because it may not replace files; one with an agent measures nothing, because the interface may be in the agent's
-//! namespace.
+//! The measurement is taken on the device itself, because a veth or dummy in our own namespace would measure another
+//! driver. It sends at most 512 UDP datagrams by each method, from the interface's own MAC to itself (no switch
+//! forwards them), in four turns of at most 50 ms, and takes the CPU time of the sending thread. It is therefore only
+//! used where that thread bears the cost: copy mode against GSO in software or sendmmsg. Zero-copy spends its CPU time
+//! in interrupts; it and segmentation in the device are far enough from the rest to be ordered by capability. A
+//! difference below 25 % counts as none. The cache's key is driver, firmware, kernel, processor, features, attach mode
+//! and MTU. A confined server keeps no cache, because it must not replace files. A server with an agent does not
+//! measure, because the interface may be in the agent's namespace.
 //!
-//! The order by capability follows cost: sending, which is most of what a gateway does, is cheapest by GSO segmented in
-//! the device, then AF_XDP zero-copy, then GSO segmented in software, then AF_XDP copy, then sendmmsg; receiving is
-//! cheaper by AF_XDP in either mode. On a gateway the step from kernel UDP to hybrid is small, within the noise of our
-//! machine for large bodies (BENCHMARKS.md). For trains of few small datagrams, GSO in software and AF_XDP copy cannot
-//! be told apart; the difference arises because GSO takes datagrams of one length, which is why quiche is patched to
+//! The order by capability follows cost. Sending, which is most of a gateway's work, is cheapest with GSO segmented in
+//! the device, then AF_XDP zero-copy, then GSO segmented in software, then AF_XDP copy, then sendmmsg. Receiving is
+//! cheaper with AF_XDP in either mode. On a gateway the gain from kernel UDP to hybrid is small, within the noise of
+//! our machine for large bodies (BENCHMARKS.md). For short trains of small datagrams, GSO in software and AF_XDP copy
+//! cost the same. They differ otherwise because GSO needs datagrams of one length, which is why quiche is patched to
 //! fill packets.
 
 mod cache;

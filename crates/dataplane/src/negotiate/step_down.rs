@@ -1,4 +1,4 @@
-//! The record of a way that was not obtained.
+//! The record of a method that was not obtained.
 
 use std::fmt;
 

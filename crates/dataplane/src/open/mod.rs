@@ -2,12 +2,12 @@
 //! sends. `auto` steps down queue by queue and keeps a record of each step; any other mode ends at the first
 //! failure.
 //!
-//! A driver exists whose bind succeeds and whose transmit queue does nothing, so sending by AF_XDP is tested: one frame
-//! of the experimental EtherType 0x88b5, to the interface's own MAC, must come back in the completion ring, and arrive
-//! at `[io] probe_peers` if one is given. While running, a socket that completes nothing is replaced; if it fails again
-//! within ten minutes, `auto` hands sending to the kernel (after three failures to receive, the queue), and explicit
-//! modes keep replacing. Each step down is one record, which the log, `/metrics`, `/io` and `doctor --probe` show
-//! alike: all of them open an interface with the same code.
+//! There is a driver whose bind succeeds although its transmit queue does nothing, so sending by AF_XDP is tested. One
+//! frame of the experimental EtherType 0x88b5, to the interface's own MAC, must come back in the completion ring, and
+//! arrive at `[io] probe_peers` if one is given. While running, a socket that completes nothing is replaced. If it
+//! fails again within ten minutes, `auto` hands sending to the kernel (after three failures to receive, the whole
+//! queue), while explicit modes keep replacing the socket. Each step down is one record, which the log, `/metrics`,
+//! `/io` and `doctor --probe` all show, because they open interfaces with the same code.
 
 pub(crate) mod napi;
 

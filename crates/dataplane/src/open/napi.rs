@@ -1,4 +1,4 @@
-//! `[io.napi]`: the NAPI contexts of the queues that are served, set for busy polling while the server runs.
+//! `[io.napi]`: configures the NAPI contexts of the served queues for busy polling while the server runs.
 
 use std::io::ErrorKind;
 

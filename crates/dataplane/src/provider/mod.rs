@@ -1,7 +1,7 @@
-//! Who makes what takes privilege (sockets, XDP programs): this process, an agent, or the device plugin of Kubernetes. The
-//! rest of the data path does not know which.
+//! Who creates what needs privileges (sockets, XDP programs): this process, an agent, or the device plugin of
+//! Kubernetes. The rest of the data path does not know which.
 //!
-//! * `restart` has an opening outlive the restart of an agent.
+//! * `restart` lets a start survive the restart of an agent.
 
 mod restart;
 

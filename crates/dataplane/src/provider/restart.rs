@@ -1,9 +1,10 @@
-//! A start that outlives an agent's restart.
+//! Lets a start survive the restart of an agent.
 //!
-//! A start through an agent takes dozens of requests, and the agent can die between any two. It is all or nothing:
-//! everything opened so far is given up and opened again by the agent that comes back, within a time limit, or the
-//! start fails. So there is only one state after it, and [`crate::upkeep`] has only one thing to do. In the tests, a relay that
-//! cuts the connection after each message in turn covers every such moment.
+//! A start through an agent takes dozens of requests, and the agent can go away between any two of them. A start is all
+//! or nothing: everything opened so far is closed, and opened again through the agent that comes back within a time
+//! limit; otherwise the start fails and names the reason. There is therefore only one state after a start, in which the
+//! data path does without an agent if it has to ([`crate::upkeep`]). In the tests, a relay that cuts the connection
+//! after each message in turn covers every such moment.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

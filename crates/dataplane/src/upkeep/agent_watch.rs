@@ -1,4 +1,4 @@
-//! Follows whether the agent is there, and looks for it when it is not.
+//! Watches the connection to the agent, and reconnects when it is lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! When something that failed is tried again: after pauses that double up to a longest.
+//! When a failed operation is retried: after pauses that double up to a maximum.
 
 use std::time::{Duration, Instant};
 

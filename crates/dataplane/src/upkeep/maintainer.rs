@@ -1,4 +1,4 @@
-//! A thread that looks after a data path.
+//! A thread that maintains a data path.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;

@@ -1,4 +1,4 @@
-//! Looks after the interfaces while the server runs: what comes and goes outside.
+//! Maintains the interfaces while the server runs, as they come, go and change.
 //!
 //! ```text
 //!            attached, sockets on every channel
@@ -11,19 +11,20 @@
 //!     └── its program taken off by force: left alone, for whoever did it had a reason
 //! ```
 //!
-//! A link that goes down and comes back needs nothing of this: the sockets stay bound and follow it by themselves,
-//! as they follow the MTU.
+//! A link that goes down and comes back needs none of this: the sockets stay bound and follow it by themselves, as they
+//! follow the MTU.
 //!
-//! The main thread compares once per second what the listen addresses need (from the route mirror) with what is open.
-//! What is gone or has other channels is closed as a whole and reopened as at start, with growing pauses; ports travel
-//! to their workers through an inlet that costs one load per turn. One procedure for all causes: kernel sockets serve
-//! meanwhile, so there is no need for a finer one. A program detached by force is not reattached, because that was
-//! deliberate. A bond passes on what its members receive: the program and the sockets are on the members, and sending
-//! is left to the kernel, which knows the bond's policy. For bridges, macvlans and tunnels only the kernel knows which
-//! frames are theirs.
+//! Once per second, the main thread compares what the listen addresses need (from the route mirror) with what is open.
+//! An interface that is gone or has other channels is closed as a whole and reopened as at start, with growing pauses.
+//! New sockets reach their workers through an inlet that costs one load per turn. There is one procedure for all
+//! causes: kernel sockets serve meanwhile, so a finer one is not needed. A program detached by force is not reattached,
+//! because the detach was deliberate. A bond passes on what its members receive: the program and the sockets are on the
+//! members, and sending is left to the kernel, which knows the bond's policy. For bridges, macvlans and tunnels, only
+//! the kernel knows which frames belong to them.
 //!
-//! A queue has one AF_XDP socket, so two servers split the queues; what arrives on the other's finds no socket in our
-//! map and passes to our kernel socket. Nothing is shared that would have to be trusted.
+//! A queue has only one AF_XDP socket, so two servers split the queues. Packets that arrive on the other server's
+//! queues find no socket in our map and pass to our kernel socket. The servers share nothing that would have to be
+//! trusted.
 
 mod agent_watch;
 mod backoff;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_settings::{ConfigError, SourceFile, Span, admin, named};
 use expressway_xbpf::{Balance, BalanceName};
 use serde::Deserialize;
@@ -405,8 +406,8 @@ fn nodes(
         };
         let (id_span, server_id) = match raw.server_id {
             Some(text) => {
-                let bytes =
-                    hexadecimal(text.get_ref()).filter(|id| (1..=Balance::SERVER_ID).contains(&id.len()));
+                let bytes = HEX.decode(text.get_ref().as_bytes()).ok();
+                let bytes = bytes.filter(|id| (1..=Balance::SERVER_ID).contains(&id.len()));
                 let bytes =
                     bytes.ok_or_else(|| source.at(text.span(), "must be 1 to 15 bytes in hexadecimal"))?;
                 (text.span(), bytes)
@@ -414,7 +415,7 @@ fn nodes(
             None => (span, last_bytes(address)),
         };
         if let Some(other) = nodes.first().filter(|node| node.server_id.len() != server_id.len()) {
-            let problem = format!("must have {} bytes, as those before it", other.server_id.len());
+            let problem = format!("must have {} bytes, like the server IDs before it", other.server_id.len());
             return Err(source.at(id_span, problem));
         }
         if nodes.iter().any(|node| node.server_id == server_id) {
@@ -423,13 +424,6 @@ fn nodes(
         nodes.push(Node { address, weight, method: raw.method, drain: raw.drain, server_id });
     }
     Ok(nodes)
-}
-
-fn hexadecimal(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits?;
-    let pairs = digits.chunks_exact(2);
-    pairs.remainder().is_empty().then(|| pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect())
 }
 
 /// What identifies a node for which no server ID is given.

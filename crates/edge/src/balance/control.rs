@@ -1,18 +1,17 @@
-//! [`Balancer`]: the program, and what keeps its maps true.
+//! [`Balancer`]: the program, and the code that keeps its maps up to date.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::RouteError;
 use expressway_xbpf::{
-    AttachMode, Attachment, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions,
-    BalanceProtocol, BalanceState, Existing, Keep,
+    AttachMode, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions, BalanceProtocol,
+    BalanceState, Existing, Keep,
 };
 
-use crate::interfaces::{self, AttachOptions, Interfaces, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces};
 
 use super::config::{Affinity, Config, Protocol, Route, Scheduler, Service, WEIGHT};
 use super::health::{Checker, Target};
@@ -49,7 +48,7 @@ pub enum Error {
     #[error("no interface has an address of a service or leads to a node: name one in `interfaces`")]
     NoInterfaces,
     /// All numbers are held.
-    #[error("{0}: more nodes than there is room for; reload again once old ones are gone")]
+    #[error("{0}: no room for all nodes yet; reload again once old ones are gone")]
     Full(String),
     /// What only a start reads.
     #[error("`{0}` has changed: restart to apply it")]
@@ -416,26 +415,6 @@ impl Balancer {
             }
         }
         Ok(())
-    }
-}
-
-impl Program for Balance {
-    fn attach(
-        &self,
-        ifindex: u32,
-        mode: AttachMode,
-        existing: Existing,
-        keep: Keep,
-    ) -> Result<Attachment, expressway_xbpf::Error> {
-        Balance::attach(self, ifindex, mode, existing, keep)
-    }
-
-    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
-        Balance::join(self, ifindex, mode)
-    }
-
-    fn program(&self) -> BorrowedFd<'_> {
-        Balance::program(self)
     }
 }
 

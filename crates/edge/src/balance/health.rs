@@ -1,12 +1,12 @@
-//! Asks nodes whether they serve: one task for each, on a thread of its own.
+//! Checks whether nodes serve: one task per node, on a separate thread.
 //!
-//! A check proves that a service answers at the node's own address, from the balancer; it does not go the way of clients.
-//! `tcp` is a connection that is accepted, `http` a response, and `quic` a Version Negotiation packet: a server has to
-//! send one for a version that it does not know (RFC 9000, section 6.1), so no handshake is needed. `quic-handshake` is
-//! one, and `http3` a request behind it. Until the first answers a node is taken for good.
+//! A check proves that a service answers the balancer at the node's own address; it does not take the path of clients.
+//! `tcp` wants an accepted connection, `http` a response, and `quic` a Version Negotiation packet: a server must send
+//! one for an unknown version (RFC 9000, section 6.1), so no handshake is needed. `quic-handshake` completes a
+//! handshake, and `http3` makes a request after it. Until the first answer, a node is assumed to be up.
 //!
-//! Questions of all nodes come at times that chance spreads, and no more than 64 are under way. One that waits for
-//! its turn has not begun: its time runs from then.
+//! The checks of all nodes are spread randomly, and at most 64 run at a time. The timeout of a check that waits for its
+//! turn starts when it begins.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -304,9 +304,9 @@ mod tests {
         let expecting = || Check { body: "ready".to_owned(), ..check(CheckKind::Http) };
         assert_eq!(http(expecting(), "HTTP/1.0 200 OK\r\nX: y\r\n\r\nready, go"), Ok(()));
         for (answer, problem) in [
-            ("HTTP/1.0 200 OK\r\n\r\nstarting", "begins `start`"),
-            ("HTTP/1.0 200 OK\r\n\r\nread", "begins `read`"),
-            ("HTTP/1.0 200 OK\r\nX: y", "without an end"),
+            ("HTTP/1.0 200 OK\r\n\r\nstarting", "begins with `start`"),
+            ("HTTP/1.0 200 OK\r\n\r\nread", "begins with `read`"),
+            ("HTTP/1.0 200 OK\r\nX: y", "incomplete response head"),
             ("HTTP/1.0 500 No\r\n\r\nready", "status 500"),
         ] {
             let error = http(expecting(), answer).unwrap_err();

@@ -1,10 +1,10 @@
 //! Maglev rings with weights (Eisenbud et al., "Maglev: a fast and reliable software network load balancer", NSDI 2016,
 //! section 3.4).
 //!
-//! Each node walks the ring in an order of its own, which follows from its name alone, and takes the next entry that is
-//! free when it is its turn. So balancers that know the same nodes make the same ring, in whatever order they know them;
-//! and when one node goes, mostly its own entries get another: of 65,537, those of others that move as well are 26 with 3 nodes,
-//! 183 with 10 and 367 with 100 (the test below). A node with a greater weight has its turn more often.
+//! Each node walks the ring in its own order, which only depends on its name, and takes the next free entry when its
+//! turn comes. Balancers with the same nodes therefore make the same ring, in whatever order they list them. When a
+//! node is removed, mostly its own entries move: of the 65,537 entries, those of other nodes that move as well are 26
+//! with 3 nodes, 183 with 10 and 367 with 100 (the test below). A node with a higher weight gets more turns.
 
 /// What makes up a ring's part of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,33 +1,33 @@
-//! A layer 4 load balancer in XDP: services, their nodes, and what is done about nodes that fail, drain and return.
+//! A layer 4 load balancer in XDP: services, their nodes, and how it handles nodes that fail, drain and return.
 //!
-//! The program (`bpf/balance.bpf.c`) sends each packet of a service to a node by layer 2, IP in IP or GUE, and nodes answer
-//! clients directly. This module decides what the program's maps say:
+//! The program (`bpf/balance.bpf.c`) sends each packet of a service to a node over layer 2, IP in IP or GUE, and nodes
+//! answer clients directly. This module decides the contents of the program's maps:
 //!
 //! - [`Config`] reads the file.
-//! - [`maglev`] makes a service's ring: which node new flows go to.
-//! - [`slots`] gives services and nodes their numbers, which stay for as long as they are in the file.
-//! - [`health`] asks nodes whether they serve.
-//! - [`Balancer`] joins these with the program: it applies a configuration, follows routes and neighbours, and tells what is.
+//! - [`maglev`] makes a service's ring, which places new flows.
+//! - [`slots`] gives services and nodes numbers, which they keep for as long as they are in the file.
+//! - [`health`] checks whether nodes serve.
+//! - [`Balancer`] connects these with the program: it applies a configuration, follows routes and neighbours, and
+//!   reports the state.
 //!
 //! # What moves, and what does not
 //!
-//! A flow that the program has seen to be established stays with its node, whatever happens to the ring: nodes that are
-//! added, drained or get another weight, and nodes that come back. It moves when its node is dead or removed from the
-//! file. So a node is taken out by draining it first. What is not established yet (a connection's first packets, a flood)
-//! is in a table of its own and cannot push established flows out of theirs. Flows that are in neither table, say after a
-//! restart of the balancer, go by the ring, which is the same as long as the nodes are, on every balancer of the
-//! service.
+//! Once the program has seen that a flow is established, the flow stays with its node, even if nodes are added,
+//! drained, return or get another weight. It moves when its node is down or was removed from the file; drain a node
+//! before removing it. Flows that are not established yet (a connection's first packets, a flood) are in a separate
+//! table and cannot evict established ones. Flows in neither table, for example after a restart of the balancer, are
+//! placed by the ring, which is the same on every balancer with the same nodes.
 //!
-//! The order of changes matters, as packets arrive meanwhile: a ring is replaced before a node that it named goes down,
-//! and a node is written before a ring names it.
+//! The order of changes matters, because packets arrive meanwhile: a ring is replaced before a node that it names is
+//! taken down, and a node is written before a ring names it.
 //!
 //! # QUIC
 //!
-//! With `route = "quic-lb"` the node is read from the connection ID (draft-ietf-quic-load-balancers, in clear or
-//! encrypted), so a client whose address changes lands where its connection is. The server ID is that of the file, or the
-//! last four bytes of the node's address. IDs that no node has, or none issued, go by flow. Each rotation codepoint has its
-//! configuration, so keys are changed while connections go on: the next one is made known here first, then the nodes
-//! issue by it, and the old one leaves with its connections.
+//! With `route = "quic-lb"` the node is read from the connection ID (draft-ietf-quic-load-balancers, unencrypted or
+//! encrypted), so a client whose address changes still reaches its connection. The server ID is that of the file, or
+//! the last four bytes of the node's address. Packets with IDs of no node are placed by flow. Each rotation codepoint
+//! has its own configuration, so keys can be changed while connections continue: add the next one here, then let the
+//! nodes use it, and remove the old one when its connections have ended.
 
 mod config;
 mod control;

@@ -1,5 +1,5 @@
-//! How frames reach nodes: by the mirror of the kernel's routes and neighbours, and by asking the kernel for those that it
-//! does not know.
+//! How frames reach nodes: by the mirror of the kernel's routes and neighbours, and by asking the kernel for those that
+//! the mirror does not know.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};

@@ -1,5 +1,5 @@
-//! Numbers for what the program knows by number: the same for as long as a thing is there, and marked anew when a number
-//! gets another.
+//! Numbers for objects that the program knows by number: each keeps its number while it exists, and a reused number
+//! gets a new generation.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;

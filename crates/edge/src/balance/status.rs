@@ -1,4 +1,4 @@
-//! What a balancer tells of itself.
+//! The state that a balancer reports.
 
 use std::net::{IpAddr, SocketAddr};
 

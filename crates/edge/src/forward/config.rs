@@ -121,21 +121,24 @@ impl Config {
         }
         if let Some(first) = document.replicate.first().filter(|_| document.mode == Mode::Generic) {
             let problem =
-                "`mode = \"generic\"` copies no feeds: copies in the stack share their bytes; remove `mode`";
+                "`mode = \"generic\"` cannot copy feeds: its copies would share their bytes; remove `mode`";
             return Err(source.at(first.listen.span(), problem));
         }
         for table in &document.replicate {
             for to in table.to.get_ref() {
                 if listens.contains(to.address.get_ref()) {
-                    return Err(source.at(to.address.span(), "is the `listen` address of a feed: a loop"));
+                    return Err(
+                        source.at(to.address.span(), "is the `listen` address of a feed: this would loop")
+                    );
                 }
             }
         }
         let pin = document.pin.as_ref().is_some_and(|pin| *pin.get_ref());
         if let Some(pin) = document.pin.filter(|pin| *pin.get_ref() && document.chain) {
-            return Err(
-                source.at(pin.span(), "excludes `chain`: a dispatcher's programs end with their process")
-            );
+            return Err(source.at(
+                pin.span(),
+                "cannot be combined with `chain`: a dispatcher's programs end with their process",
+            ));
         }
         let (mode, chain, admin) = (document.mode, document.chain, source.admin(document.admin)?);
         Ok(Self { interfaces, mode, chain, pin, replicate, admin, text: source.text.clone() })
@@ -216,7 +219,7 @@ fn receivers(
             return at("needs a port");
         }
         if address.is_ipv4() != listen.is_ipv4() {
-            return at("is of another family than `listen`");
+            return at("is not of the same address family as `listen`");
         }
         let ip = address.ip();
         if ip.is_multicast()
@@ -225,7 +228,7 @@ fn receivers(
             || is_link_local(ip)
             || is_broadcast(ip)
         {
-            return at("is not the address of a receiver: one unicast address each");
+            return at("is not a unicast address: give one for each receiver");
         }
         if !seen.insert(address) {
             return at("listed twice");
@@ -233,7 +236,7 @@ fn receivers(
         if let Some(own) = &to.source
             && own.get_ref().is_ipv4() != address.is_ipv4()
         {
-            return Err(source.at(own.span(), "is of another family than `address`"));
+            return Err(source.at(own.span(), "is not of the same address family as `address`"));
         }
         all.push(To { address, source: to.source.as_ref().map(|own| *own.get_ref()) });
     }

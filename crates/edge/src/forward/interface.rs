@@ -1,4 +1,4 @@
-//! From the kernel's interfaces to those that the program knows.
+//! Translates the kernel's interfaces into those that the program knows.
 
 use std::fs;
 
@@ -26,22 +26,23 @@ pub(super) fn find(snapshot: &Snapshot, name: &str) -> Result<ForwardInterface, 
     let link = snapshot
         .link_by_name(name)
         .ok_or_else(|| Unfit { is_absent: true, ..unfit("no such interface in this network namespace") })?;
-    let mac = link.mac.ok_or_else(|| unfit("has no Ethernet address; its packets are the kernel's"))?;
+    let mac = link.mac.ok_or_else(|| unfit("has no Ethernet address; the kernel handles its packets"))?;
     if let Some(controller) = link.controller {
         let of = snapshot.link(controller).map_or("another interface", |link| link.name.as_str());
         let problem = format!(
-            "is a port of {of} (bond, bridge or VRF), whose packets are the kernel's; take it out of `interfaces`"
+            "is a port of {of} (bond, bridge or VRF), whose packets the kernel handles; remove it from `interfaces`"
         );
         return Err(unfit(&problem));
     }
     let (device, tags) = descend(snapshot, link).map_err(unfit)?;
     if device.is_bond() {
-        let problem = "is a bond, whose frames XDP sees on its members only; its packets are the kernel's: take it out of \
+        let problem = "is a bond: XDP sees its frames on the members only, so the kernel handles them; remove it from \
                        `interfaces`";
         return Err(unfit(problem));
     }
     if !device.is_direct() {
-        let problem = "sorts its frames by rules of its own (bridge, macvlan, tunnel, loopback); leave them to the kernel";
+        let problem =
+            "handles frames by rules of its own (bridge, macvlan, tunnel, loopback); leave it to the kernel";
         return Err(unfit(problem));
     }
     if device.index != link.index || has_vlans(snapshot, device) {
@@ -89,7 +90,7 @@ fn strips_tags(link: &Link) -> Option<String> {
     let strips = device::feature(&link.name, device::VLAN_STRIPPING).unwrap_or(false);
     strips.then(|| {
         let name = &link.name;
-        format!("{name} takes VLAN tags out of frames before XDP sees them; `ethtool -K {name} rxvlan off`")
+        format!("{name} strips VLAN tags from frames before XDP sees them; `ethtool -K {name} rxvlan off`")
     })
 }
 

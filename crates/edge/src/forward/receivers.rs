@@ -1,4 +1,4 @@
-//! From configured receivers to frames: routes, neighbours, memberships.
+//! Turns configured receivers into frames: routes, neighbours, memberships.
 
 use std::collections::HashMap;
 use std::io;

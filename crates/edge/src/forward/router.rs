@@ -1,17 +1,16 @@
-//! The running router: keeps the program's maps what configuration and kernel say.
+//! The running router: keeps the program's maps in line with the configuration and the kernel.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use expressway_netio::route::{Resolver, RouteMirror};
 use expressway_xbpf::forward::{
     FEEDS, Feed, Forward, ForwardCounts, ForwardInterface, INTERFACES, RECEIVERS, Receiver, TrafficCounts,
 };
-use expressway_xbpf::{AttachMode, Attachment, Existing, Keep, Role, release_orphans};
+use expressway_xbpf::{AttachMode, Existing, Keep, Role, release_orphans};
 
-use crate::interfaces::{self, AttachOptions, Interfaces, Program};
+use crate::interfaces::{self, AttachOptions, Interfaces};
 
 use super::config::{Config, Replicate, To};
 use super::interface::{self, Senders, Unfit};
@@ -21,9 +20,9 @@ use super::statistics::{FeedReport, InterfaceReport, ReceiverReport, Statistics}
 
 /// How often everything is looked at, changes heard of or not.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Why feeds that come by an interface are not copied.
-const GENERIC: &str = "XDP runs in the stack (generic mode), where copies share their bytes: feeds that come by it are \
-                       not copied";
+/// Why feeds that arrive at an interface are not copied.
+const GENERIC: &str = "XDP runs in generic mode, where copies would share their bytes: feeds that arrive here are not \
+                       copied";
 
 /// Why the router cannot run as configured.
 #[derive(Debug, thiserror::Error)]
@@ -40,26 +39,6 @@ pub enum Error {
     /// The kernel's tables cannot be read.
     #[error(transparent)]
     Routes(#[from] expressway_netio::route::RouteError),
-}
-
-impl Program for Forward {
-    fn attach(
-        &self,
-        ifindex: u32,
-        mode: AttachMode,
-        existing: Existing,
-        keep: Keep,
-    ) -> Result<Attachment, expressway_xbpf::Error> {
-        Self::attach(self, ifindex, mode, existing, keep)
-    }
-
-    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, expressway_xbpf::Error> {
-        Self::join(self, ifindex, mode)
-    }
-
-    fn program(&self) -> BorrowedFd<'_> {
-        Self::program(self)
-    }
 }
 
 /// Forwards between the interfaces of a configuration until it is dropped.
@@ -336,7 +315,7 @@ impl Router {
     fn warn(&mut self) {
         let mut said = Vec::new();
         for (name, unfit) in &self.unfit {
-            said.push(format!("{unfit}; {name} is not forwarded by until that changes"));
+            said.push(format!("{unfit}; {name} is not used for forwarding until that changes"));
         }
         for (name, port) in &self.ports {
             if let Some(problem) = self.feed_problem(name) {
@@ -344,8 +323,8 @@ impl Router {
             }
             if !port.sends {
                 said.push(format!(
-                    "{name}: sends no frames that XDP redirects, so packets to it take the kernel's path; on veth turn \
-                     `gro` on at its peer, before Linux 6.3 none is known to, elsewhere see the driver's documentation"
+                    "{name}: not known to send frames that XDP redirects, so packets to it take the kernel's path; on veth, \
+                     turn on `gro` at its peer; otherwise see the driver's documentation (Linux before 6.3 does not tell)"
                 ));
             }
             for family in interface::forwarding_off(name) {
@@ -356,8 +335,8 @@ impl Router {
         }
         if interface::hash_is_beyond() {
             said.push(
-                "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take another of several next \
-                 hops than the kernel would choose"
+                "net.ipv4 or net.ipv6.fib_multipath_hash_policy is 2 or 3: flows may take a different \
+                 next hop than the kernel would choose"
                     .to_owned(),
             );
         }

@@ -1,4 +1,4 @@
-//! Places in counter maps, which are given again when their holder has gone.
+//! Slots in counter maps, which are reused when their holder is gone.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! What the router counted, as a JSON document and for people.
+//! The router's counters, as a JSON document and as text.
 
 use std::fmt::{self, Write};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! `[capture]`: samples of what is dropped, and the rules that their numbers stand for.
+//! `[capture]`: samples of dropped packets, and the rules that their numbers refer to.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

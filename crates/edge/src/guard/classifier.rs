@@ -1,9 +1,9 @@
-//! Rules compiled into sets: for each value of each field, the rules that it leaves possible.
+//! Rules compiled into sets: for each value of each field, the rules that can still match.
 //!
-//! The program looks up one set a field and takes the first rule that is in all of them. This is what first-match asks
-//! for, so rules keep their order, whatever they consist of. The table of a field has an entry for each value (ports,
-//! lengths, protocols, flags) or prefix (addresses), and the set of a prefix holds those of the prefixes around it. Payloads
-//! are looked at in a few places, whatever the number of rules, and have an entry for what rules look for there.
+//! The program looks up one set per field and takes the first rule that is in all of them. This is first-match, so
+//! rules keep their order, whatever fields they use. The table of a field has an entry for each value (ports, lengths,
+//! protocols, flags) or prefix (addresses), and the set of a prefix includes those of the prefixes around it. Payloads
+//! are examined in a few places, however many rules there are, with an entry for each value that rules look for there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

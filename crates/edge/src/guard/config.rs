@@ -1,4 +1,4 @@
-//! The filter's file.
+//! The configuration file of the filter.
 
 use std::path::{Path, PathBuf};
 
@@ -219,7 +219,7 @@ fn rules(source: &SourceFile, file: &File) -> Result<Vec<(Rule, expressway_xbpf:
         let places = classifier::probes(rules.iter().map(|(rule, _)| rule)).len();
         if places > GuardPayloadSets::PROBES {
             let problem = format!(
-                "with it rules look at {places} different places of payloads, {} at most: use offsets, lengths and masks of others",
+                "with it, rules look at {places} different places in payloads; at most {} are allowed: reuse the offsets, lengths and masks of other rules",
                 GuardPayloadSets::PROBES
             );
             return Err(source.at(rule.span(), problem));

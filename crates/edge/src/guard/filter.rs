@@ -1,39 +1,17 @@
-//! The filter as it runs: loaded, put on interfaces, changed, read.
+//! The running filter: loaded, attached to interfaces, changed, read.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use expressway_xbpf::{
-    AttachMode, Attachment, Error as XdpError, Existing, Guard, GuardRuleCount, GuardSamples, Keep,
-};
+use expressway_xbpf::{AttachMode, Error as XdpError, Guard, GuardRuleCount, GuardSamples};
 
 use super::capture::RuleNames;
 use super::config::Config;
 use super::learn::{self, Attack, Learner, Unsaved};
 use super::status::{InterfaceStatus, ReasonStatus, RuleStatus, SamplingStatus, Status};
 use super::tcp;
-use crate::interfaces::{self, Interfaces, Program};
-
-impl Program for Guard {
-    fn attach(
-        &self,
-        ifindex: u32,
-        mode: AttachMode,
-        existing: Existing,
-        keep: Keep,
-    ) -> Result<Attachment, XdpError> {
-        Self::attach(self, ifindex, mode, existing, keep)
-    }
-
-    fn join(&self, ifindex: u32, mode: AttachMode) -> Result<Attachment, XdpError> {
-        Self::join(self, ifindex, mode)
-    }
-
-    fn program(&self) -> std::os::fd::BorrowedFd<'_> {
-        Self::program(self)
-    }
-}
+use crate::interfaces::{self, Interfaces};
 
 /// Why the filter does not start, or does not take a change.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
-//! `[learn]`: sources that are known from before an attack, when there is one, and the file that they are kept in.
+//! `[learn]`: sources that were learned before an attack, whether there is an attack, and the file of these sources.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use expressway_xbpf::{
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::lines::{Lines, unreadable};
 use super::list;
 use super::lists::replace;
 use super::rule::Rate;
@@ -380,41 +381,25 @@ fn parse(
     epoch: i64,
     now: i64,
 ) -> Result<Vec<GuardLearned>, ConfigError> {
-    let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
     let mut reader = match std::fs::File::open(file) {
         Ok(open) => BufReader::new(open),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(unreadable(error)),
+        Err(error) => return Err(unreadable(file, &error)),
     };
-    let (mut found, mut line, mut number) = (Vec::new(), Vec::new(), 0);
-    loop {
-        line.clear();
-        let read = std::io::Read::take(&mut reader, LINE).read_until(b'\n', &mut line);
-        if read.map_err(unreadable)? == 0 {
-            return Ok(found);
-        }
-        number += 1;
-        let at = |problem: String| ConfigError {
-            file: file.to_owned(),
-            line: number,
-            key: String::new(),
-            problem,
-        };
-        let text = std::str::from_utf8(&line).map_err(|_| at("not UTF-8".to_owned()))?;
-        if line.last() != Some(&b'\n') && line.len() as u64 == LINE {
-            return Err(at(format!("longer than {LINE} bytes")));
-        }
-        let (entry, times) = match text.trim().strip_prefix(CANDIDATE) {
+    let (mut found, mut lines) = (Vec::new(), Lines::new(&mut reader, file, LINE));
+    while let Some(line) = lines.next()? {
+        let text = line.text.trim();
+        let (entry, times) = match text.strip_prefix(CANDIDATE) {
             Some(candidate) => candidate.split_once(' ').unwrap_or((candidate, "")),
-            None => text.trim().split_once('#').unwrap_or((text.trim(), "")),
+            None => text.split_once('#').unwrap_or((text, "")),
         };
         if entry.trim().is_empty() {
             continue;
         }
         if found.len() as u32 == ENTRIES {
-            return Err(at(format!("more than {ENTRIES} sources")));
+            return Err(line.error(format!("more than {ENTRIES} sources")));
         }
-        let mut source = list::prefix(entry.trim()).map_err(at)?;
+        let mut source = list::prefix(entry.trim()).map_err(|problem| line.error(problem))?;
         // Learned with longer prefixes, perhaps.
         let most = if source.address.is_ipv4() { learning.prefix4 } else { learning.prefix6 };
         source.length = most;
@@ -427,10 +412,11 @@ fn parse(
                 (local(first).min(now), local(last).min(now))
             }
             (None, None) => (now.saturating_sub(learning.after.cast_signed()), now),
-            _ => return Err(at("two times in seconds, or none, are expected behind the source".to_owned())),
+            _ => return Err(line.error("expected two times in seconds, or none, after the source")),
         };
         found.push(GuardLearned { source, first, last });
     }
+    Ok(found)
 }
 
 #[cfg(test)]

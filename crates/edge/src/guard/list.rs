@@ -1,4 +1,4 @@
-//! Lists of addresses and prefixes, one a line.
+//! Lists of addresses and prefixes, one per line.
 
 use std::fs::Metadata;
 use std::io::{BufRead, BufReader};
@@ -7,11 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use expressway_settings::{ConfigError, SourceFile};
+use expressway_settings::ConfigError;
 use expressway_xbpf::GuardPrefix;
 
+use super::lines::{Lines, unreadable};
+
 /// Bytes of a line at most: an address, a prefix length and a comment.
-const LINE: usize = 1024;
+const LINE: u64 = 1024;
 /// Entries of a list at most: four times what the largest public lists hold.
 pub(super) const ENTRIES: usize = 4 << 20;
 
@@ -74,10 +76,10 @@ pub fn masked(address: IpAddr, length: u8) -> IpAddr {
 /// # Errors
 /// With file and line.
 pub fn read(file: &Path) -> Result<(Vec<GuardPrefix>, Stamp), ConfigError> {
-    let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
-    let open = std::fs::File::open(file).map_err(unreadable)?;
+    let failed = |error| unreadable(file, &error);
+    let open = std::fs::File::open(file).map_err(failed)?;
     // Before it is read: what changes meanwhile is another stamp.
-    let stamp = Stamp::from(&open.metadata().map_err(unreadable)?);
+    let stamp = Stamp::from(&open.metadata().map_err(failed)?);
     Ok((parse(&mut BufReader::new(open), file)?, stamp))
 }
 
@@ -87,38 +89,21 @@ pub fn read(file: &Path) -> Result<(Vec<GuardPrefix>, Stamp), ConfigError> {
 /// # Errors
 /// With file and line.
 pub fn parse(reader: &mut dyn BufRead, file: &Path) -> Result<Vec<GuardPrefix>, ConfigError> {
-    let unreadable = |error: std::io::Error| SourceFile::whole(file, format!("cannot be read: {error}"));
-    let (mut entries, mut line, mut number) = (Vec::new(), Vec::new(), 0);
-    loop {
-        line.clear();
-        let read = std::io::Read::take(&mut *reader, LINE as u64).read_until(b'\n', &mut line);
-        if read.map_err(unreadable)? == 0 {
-            return Ok(entries);
+    let (mut entries, mut lines) = (Vec::new(), Lines::new(reader, file, LINE));
+    while let Some(line) = lines.next()? {
+        if !line.is_complete {
+            return Err(line.error("the last line is incomplete: the file is probably still being written"));
         }
-        number += 1;
-        let at = |problem: String| ConfigError {
-            file: file.to_owned(),
-            line: number,
-            key: String::new(),
-            problem,
-        };
-        if line.last() != Some(&b'\n') {
-            let problem = match line.len() {
-                LINE => format!("longer than {LINE} bytes"),
-                _ => "the last line does not end: the file seems to be written right now".to_owned(),
-            };
-            return Err(at(problem));
-        }
-        let text = std::str::from_utf8(&line).map_err(|_| at("not UTF-8".to_owned()))?;
-        let text = text.split(['#', ';']).next().unwrap_or_default().trim();
+        let text = line.text.split(['#', ';']).next().unwrap_or_default().trim();
         if text.is_empty() {
             continue;
         }
         if entries.len() == ENTRIES {
-            return Err(at(format!("more than {ENTRIES} entries")));
+            return Err(line.error(format!("more than {ENTRIES} entries")));
         }
-        entries.push(prefix(text).map_err(at)?);
+        entries.push(prefix(text).map_err(|problem| line.error(problem))?);
     }
+    Ok(entries)
 }
 
 #[cfg(test)]
@@ -145,7 +130,7 @@ mod tests {
         let error = read(&file).unwrap_err();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(error.line, 2);
-        assert!(error.problem.contains("does not end"), "{error}");
+        assert!(error.problem.contains("is incomplete"), "{error}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! What a rule looks for in payloads: bytes at an offset, perhaps masked.
+//! What a rule searches for in payloads: bytes at an offset, optionally masked.
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_xbpf::{GuardPayloadSets, GuardProbe};
 use serde::{Deserialize, Deserializer};
 use toml::Value;
@@ -26,14 +27,14 @@ impl Pattern {
 
     fn new(offset: i64, hex: &str, mask: Option<&str>) -> Result<Self, String> {
         let offset = u16::try_from(offset).ok().filter(|offset| *offset <= Self::FARTHEST);
-        let offset = offset.ok_or_else(|| format!("an offset is 0 to {}", Self::FARTHEST))?;
+        let offset = offset.ok_or_else(|| format!("an offset must be 0 to {}", Self::FARTHEST))?;
         let bytes = bytes(hex)?;
         let mask = match mask {
             Some(mask) => self::bytes(mask)?,
             None => vec![0xff; bytes.len()],
         };
         if mask.len() != bytes.len() {
-            return Err(format!("mask `{}`: give as many bytes as `hex` has", mask_text(&mask)));
+            return Err(format!("mask `{}`: give as many bytes as `hex` has", HEX.encode(&mask)));
         }
         if mask.iter().all(|byte| *byte == 0) {
             return Err("a mask of zeros matches everything".to_owned());
@@ -80,18 +81,9 @@ fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let most = GuardPayloadSets::PATTERN;
     let wrong =
         || format!("`{}` is not 1 to {most} bytes in hexadecimal, such as \"17 00 03 2a\"", text.trim());
-    let digits: Option<Vec<u32>> =
-        text.chars().filter(|one| !one.is_whitespace()).map(|one| one.to_digit(16)).collect();
-    let digits = digits.ok_or_else(wrong)?;
-    let (pairs, rest) = digits.as_chunks::<2>();
-    if pairs.is_empty() || pairs.len() > most || !rest.is_empty() {
-        return Err(wrong());
-    }
-    Ok(pairs.iter().map(|[high, low]| (high * 16 + low) as u8).collect())
-}
-
-fn mask_text(mask: &[u8]) -> String {
-    mask.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digits: String = text.split_whitespace().collect();
+    let bytes = HEX.decode(digits.as_bytes()).ok();
+    bytes.filter(|bytes| (1..=most).contains(&bytes.len())).ok_or_else(wrong)
 }
 
 /// One pattern or a list.

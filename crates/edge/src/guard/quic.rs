@@ -1,4 +1,4 @@
-//! `[quic]`: servers of QUIC behind the filter.
+//! `[quic]`: QUIC servers behind the filter.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -81,16 +81,16 @@ impl QuicSection {
     /// As the program has it; files are relative to `folder`.
     pub(super) fn quic(&self, source: &SourceFile, folder: &Path) -> Result<GuardQuic, ConfigError> {
         if let (Some(unknown), None) = (&self.unknown_ids, &self.keys) {
-            return Err(source.at(unknown.span(), "needs `keys`, by which IDs are known"));
+            return Err(source.at(unknown.span(), "needs `keys`: servers issue their IDs with them"));
         }
         if let (Some(retry), None) = (&self.retry, &self.keys)
             && *retry.get_ref() != Retry::Never
         {
-            return Err(source.at(retry.span(), "needs `keys`, by which servers take the tokens"));
+            return Err(source.at(retry.span(), "needs `keys`: servers verify the tokens with them"));
         }
         let keys = match &self.keys {
             Some(name) if self.ports.is_empty() => {
-                return Err(source.at(name.span(), "needs `ports`, of the servers that have the keys"));
+                return Err(source.at(name.span(), "needs `ports`: those of the servers that have the keys"));
             }
             Some(name) => {
                 let path = folder.join(name.get_ref());

@@ -110,7 +110,7 @@ impl FromStr for Flags {
             let (name, set) = word.strip_prefix('!').map_or((word, true), |name| (name, false));
             let bit: u8 = expressway_settings::by_name(name, &NAMES)?;
             if flags.mask & bit != 0 {
-                return Err(format!("`{text}` names {name} twice"));
+                return Err(format!("`{text}` contains {name} twice"));
             }
             flags.mask |= bit;
             flags.value |= if set { bit } else { 0 };
@@ -263,7 +263,12 @@ impl Rule {
         };
         match (self.action, self.limit.is_empty()) {
             (None, true) => return Err(("name", "has neither `action` nor `limit`".into())),
-            (Some(_), false) => return Err(("action", "excludes `limit`, which passes and drops".into())),
+            (Some(_), false) => {
+                return Err((
+                    "action",
+                    "cannot be combined with `limit`, which both passes and drops".into(),
+                ));
+            }
             (None, false) => {}
             (Some(action), true) => {
                 given("burst", self.burst.is_some())?;
@@ -284,14 +289,17 @@ impl Rule {
         };
         let (packets, bytes) = (rate(false)?, rate(true)?);
         if self.burst == Some(0) || self.burst.is_some() && packets.is_none() {
-            return Err(("burst", "at least 1, and beside a rate of packets".into()));
+            return Err(("burst", "must be at least 1, and needs a rate of packets".into()));
         }
         if self.burst_bytes.is_some_and(|burst| burst.0 < LONGEST || bytes.is_none()) {
-            return Err(("burst_bytes", format!("at least {LONGEST}, and beside a rate of bytes")));
+            return Err(("burst_bytes", format!("must be at least {LONGEST}, and needs a rate of bytes")));
         }
         let (prefix4, prefix6) = (self.prefix4.unwrap_or(32), self.prefix6.unwrap_or(64));
         if !(8..=32).contains(&prefix4) || !(16..=128).contains(&prefix6) {
-            return Err(("prefix4", "8 to 32 bits of IPv4, `prefix6` 16 to 128 of IPv6".into()));
+            return Err((
+                "prefix4",
+                "must be 8 to 32 bits for IPv4, and `prefix6` 16 to 128 for IPv6".into(),
+            ));
         }
         if self.ban.is_some() && self.per != Per::Source {
             return Err((

@@ -1,4 +1,4 @@
-//! The configuration's lists: in files, with servers, `[lists]`, and all of them joined.
+//! The configured lists: from files and from servers, `[lists]`, and all of them combined.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

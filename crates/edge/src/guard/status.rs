@@ -1,4 +1,4 @@
-//! What the filter did, as documents show it.
+//! What the filter did, as documents.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ pub struct Status {
     pub bucket_overflows: u64,
     /// Bans that found no room.
     pub ban_overflows: u64,
-    /// QUIC packets with connection IDs that no server issued, and that passed on.
+    /// QUIC packets passed on with connection IDs that no server issued.
     pub unknown_ids: u64,
     /// QUIC Initial packets with a valid token.
     pub tokens: u64,

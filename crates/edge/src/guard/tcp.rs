@@ -42,7 +42,7 @@ impl TcpSection {
     pub(super) fn syn(&self, source: &SourceFile) -> Result<GuardSyn, ConfigError> {
         let Some(cookies) = &self.syn_cookies else { return Ok(GuardSyn::default()) };
         if self.ports.is_empty() {
-            return Err(source.at(cookies.span(), "needs `ports`, of the listeners"));
+            return Err(source.at(cookies.span(), "needs `ports`: those of the listeners"));
         }
         let check_acks = *cookies.get_ref() == SynCookies::Always;
         Ok(GuardSyn { ports: self.ports.clone(), check_acks })
@@ -64,7 +64,7 @@ pub(super) fn check(syn: &mut GuardSyn) -> Option<String> {
             None
         }
         Some(set) if set < needed => Some(format!(
-            "[tcp] syn_cookies: net.ipv4.tcp_syncookies is {set}, and listeners would not take the cookies: sysctl -w \
+            "[tcp] syn_cookies: net.ipv4.tcp_syncookies is {set}, so listeners would reject the cookies: sysctl -w \
              net.ipv4.tcp_syncookies={needed}"
         )),
         Some(_) => None,

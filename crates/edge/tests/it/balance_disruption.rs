@@ -7,23 +7,15 @@ use std::time::Duration;
 use expressway_edge::balance::maglev::{Share, ring};
 use expressway_xbpf::{
     Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol, BalanceState,
-    Error,
 };
+
+use crate::support::{Packet, TX, permitted};
 
 const FLOWS: u32 = 4000;
 
 /// The node of each flow, by its index in `weights`: every flow is a new one.
 fn placed(seed: u64, weights: &[u32]) -> Option<Vec<usize>> {
-    let balance = match Balance::load(&BalanceOptions { flows: 1024, probation: 1024, seed }) {
-        Ok(balance) => balance,
-        Err(Error::NotPermitted { .. })
-            if std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_none_or(|value| value != "1") =>
-        {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let balance = permitted(Balance::load(&BalanceOptions { flows: 1024, probation: 1024, seed }))?;
     let names: Vec<String> = (0..weights.len()).map(|index| format!("10.0.0.{}", index + 1)).collect();
     let shares = names.iter().zip(weights).map(|(name, weight)| Share { name, weight: *weight });
     let shares: Vec<Share<'_>> = shares.collect();
@@ -42,7 +34,7 @@ fn placed(seed: u64, weights: &[u32]) -> Option<Vec<usize>> {
     balance.set_listener(service, BalanceProtocol::Udp, &listener).unwrap();
     let node_of = |flow: u32| {
         let run = balance.prog_test_run(&frame(flow), 1).unwrap();
-        assert_eq!(run.verdict, 3, "XDP_TX");
+        assert_eq!(run.verdict, TX);
         usize::from(run.frame[5])
     };
     Some((0..FLOWS).map(node_of).collect())
@@ -66,15 +58,15 @@ fn node(slot: u32) -> BalanceNode {
 
 /// A UDP packet of that flow: clients with many ports, and ports of many clients.
 fn frame(flow: u32) -> Vec<u8> {
-    let mut frame = vec![0; 14];
-    frame[12] = 8;
-    frame.extend([0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0]);
-    frame.extend([198, 51, (flow >> 8) as u8, flow as u8]);
-    frame.extend([192, 0, 2, 10]);
-    frame.extend((1024 + (flow % 1000) as u16).to_be_bytes());
-    frame.extend([1, 187, 0, 12, 0, 0]);
-    frame.extend([7; 4]);
-    frame
+    let source = Ipv4Addr::new(198, 51, (flow >> 8) as u8, flow as u8);
+    let ports = (1024 + (flow % 1000) as u16, 443);
+    Packet {
+        source: source.into(),
+        destination: [192, 0, 2, 10].into(),
+        ports,
+        ..Packet::udp("192.0.2.1", 443, &[7; 4])
+    }
+    .frame()
 }
 
 /// The share of flows that moved, of those that did not have to.

@@ -3,10 +3,6 @@
 
 mod balance_disruption;
 mod guard;
-mod guard_cost;
-mod guard_learning;
-mod guard_quic;
-mod guard_samples;
-mod guard_syn;
+mod support;
 #[path = "../../../netio/tests/udp_netns/mod.rs"]
 mod udp_netns;

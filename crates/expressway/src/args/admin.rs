@@ -11,19 +11,19 @@ use crate::fail::Failure;
 /// One that a command opens, with the keys of `[admin]`.
 #[derive(Args)]
 pub(crate) struct AdminListener {
-    /// Address, or unix:PATH, of /dashboard, /metrics, /subscribers and /healthz
+    /// Serve /dashboard, /metrics, /subscribers and /healthz at this address, or at unix:PATH
     #[arg(long, value_name = "ADDR")]
     pub(crate) admin: Option<Address>,
-    /// File with the tokens that its pages accept, one per line; reread on SIGHUP
+    /// File with the tokens that these pages accept, one per line; reread on SIGHUP
     #[arg(long = "admin-token-file", value_name = "FILE", requires = "admin")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Page that needs no token, /healthz or /metrics; may be repeated
+    /// Page to serve without a token, /healthz or /metrics; may be repeated
     #[arg(long = "admin-open", value_name = "PAGE", default_value = "/healthz")]
     pub(crate) open: Vec<Open>,
-    /// Mode of its unix socket, in octal [default: 660]
+    /// Mode of the --admin unix socket, in octal [default: 660]
     #[arg(long = "admin-socket-mode", value_name = "MODE", requires = "admin", value_parser = octal)]
     pub(crate) socket_mode: Option<u32>,
-    /// Group of its unix socket, by name or number
+    /// Group of the --admin unix socket, by name or number
     #[arg(long = "admin-socket-group", value_name = "GROUP", requires = "admin")]
     pub(crate) socket_group: Option<String>,
 }

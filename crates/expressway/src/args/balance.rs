@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Sends the packets of services to their nodes, which answer clients directly, until SIGTERM or SIGINT.
-/// SIGHUP reloads the file; established flows stay on their nodes unless those are gone. An invalid file changes nothing.
-/// SIGUSR1 prints statistics. Prints `ready interface=IFACE mode=MODE` for each interface once it balances.
+/// Sends the packets of each service to its nodes, which answer clients directly. Runs until SIGTERM or SIGINT.
+/// SIGHUP reloads the file: established flows stay on their nodes unless these were removed; an invalid file changes nothing.
+/// SIGUSR1 prints statistics. Prints `ready interface=IFACE mode=MODE` for each interface once it is balancing.
 #[derive(Args, Clone)]
 pub(crate) struct Balance {
     /// Configuration file (TOML)

@@ -52,7 +52,7 @@ pub(crate) struct Bench {
     /// Directory of the peers' programs
     #[arg(long, value_name = "DIR", default_value = "target/peers")]
     pub(crate) peers: PathBuf,
-    /// An nginx binary with HTTP/3, to use instead of the one among the peers
+    /// An nginx binary with HTTP/3 to use instead of the one in the --peers directory
     #[arg(long, value_name = "FILE")]
     pub(crate) nginx: Option<PathBuf>,
     /// Where scenarios run: lab (a veth), guest (an emulated machine whose virtio-net does zero-copy: ratios only),

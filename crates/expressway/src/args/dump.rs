@@ -6,9 +6,9 @@ use std::str::FromStr;
 use clap::{ArgAction, Args, ValueEnum};
 
 /// Captures the packets of interfaces, AF_XDP included: those that an XDP program redirects, drops or sends back, those that
-/// any process sends through AF_XDP sockets, and those that the kernel receives and sends. Packets are printed, or written as pcapng with
-/// queue, verdict, drop reason and process. Ends on SIGINT, SIGTERM or -c, with counts on standard error. Options are
-/// those of tcpdump. Names are never resolved, and interfaces not put into promiscuous mode.
+/// any process sends through AF_XDP sockets, and those that the kernel receives and sends. Prints packets, or writes them as pcapng with
+/// queue, verdict, drop reason and process. Ends on SIGINT, SIGTERM or -c, with counts on standard error. The options are
+/// those of tcpdump. Never resolves names and never puts interfaces into promiscuous mode.
 #[derive(Args)]
 #[command(after_help = "FILTER is an expression of pcap-filter(7), such as: udp port 443 and host 192.0.2.1")]
 pub(crate) struct Dump {
@@ -27,16 +27,16 @@ pub(crate) struct Dump {
     /// Exit after this many packets
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Octets captured of each packet; 0 for all
+    /// Bytes to capture of each packet; 0 for all
     #[arg(short, long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) snapshot_length: u32,
     /// Where to capture the packets that an XDP program handles
     #[arg(long, value_enum, value_name = "POINT", default_value = "once")]
     pub(crate) point: XdpPoint,
-    /// Only incoming or only outgoing packets
+    /// Capture only incoming or only outgoing packets
     #[arg(short = 'Q', long, value_enum, value_name = "WAY", default_value = "inout")]
     pub(crate) direction: Directions,
-    /// Show packets that the kernel drops a second time, with the reason
+    /// Show each packet that the kernel drops again, with the reason
     #[arg(long)]
     pub(crate) drops: bool,
     /// Buffer of each CPU in KiB
@@ -51,9 +51,8 @@ pub(crate) struct Dump {
     /// With -C: keep this many files, overwriting the oldest. With -G: exit after this many
     #[arg(short = 'W', value_name = "COUNT", requires = "write", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) file_count: Option<u32>,
-    /// Write the TLS secrets that a server appends to this file (SSLKEYLOGFILE; `[tls] keylog` of expressway) into the
-    /// capture, so that anyone who has it can decrypt it. Its files are readable by their owner only. Not
-    /// with -Z
+    /// Add the TLS secrets that a server appends to this file (SSLKEYLOGFILE; `[tls] keylog` of expressway) to the
+    /// capture: anyone who has it can decrypt it. Only the owner can read the files. Not with -Z
     #[arg(long, value_name = "FILE", requires = "write")]
     pub(crate) secrets: Option<PathBuf>,
     /// Switch to this user after attaching; files are written as that user
@@ -89,14 +88,14 @@ pub(crate) struct Text {
     /// Print the fields of IP headers too
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Print octets in hexadecimal; twice: with the Ethernet header
+    /// Print the bytes in hexadecimal; twice: with the Ethernet header
     #[arg(short = 'x', action = ArgAction::Count)]
     pub(crate) hex: u8,
-    /// Print octets in hexadecimal and ASCII; twice: with the Ethernet header
+    /// Print the bytes in hexadecimal and ASCII; twice: with the Ethernet header
     #[arg(short = 'X', action = ArgAction::Count)]
     pub(crate) ascii: u8,
-    /// No times; -tt: seconds since the epoch; -ttt: since the packet before; -tttt: with the date; -ttttt: since the
-    /// first packet
+    /// -t: no times; -tt: seconds since the epoch; -ttt: since the previous packet; -tttt: with the date; -ttttt: since
+    /// the first packet
     #[arg(short, action = ArgAction::Count)]
     pub(crate) time: u8,
     /// Print nanoseconds
@@ -143,18 +142,18 @@ pub(crate) struct Extcap {
     pub(crate) fifo: Option<PathBuf>,
 }
 
-/// Where packets are seen that an XDP program has seen.
+/// Where packets that an XDP program handles are captured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum XdpPoint {
-    /// As they came, with the program's verdict
+    /// On entry, with the program's verdict
     Once,
-    /// As they came, without it
+    /// On entry, without the verdict
     Entry,
-    /// As they left, with it
+    /// On exit, with the verdict
     Exit,
-    /// As they came and as they left
+    /// On entry and on exit
     Both,
-    /// Not at all: only what passes on to the kernel
+    /// Not at all: only packets that pass on to the kernel
     None,
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_dataplane::IoMode;
 use expressway_feed::fanout::{Cidr, Framing, SlowClient, StartPolicy};
 use expressway_settings::{Size, Span};
@@ -17,7 +18,7 @@ use super::AdminListener;
 /// prints statistics.
 #[derive(Args)]
 pub(crate) struct Fanout {
-    /// Address the feed is sent to: one of this machine's, or a multicast group
+    /// Address that the feed is sent to: one of this machine's, or a multicast group
     #[arg(long, value_name = "ADDR")]
     pub(crate) udp: SocketAddr,
     /// Listen address for TCP subscribers; may be repeated
@@ -50,8 +51,8 @@ pub(crate) struct Fanout {
     /// which logs its choice and the reason
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub(crate) mode: FanoutMode,
-    /// Measurements of both modes by `expressway bench` on this machine (its raw.jsonl), from which --mode auto chooses for
-    /// up to --max-subscribers subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it exists]
+    /// Results of `expressway bench` for both modes on this machine (raw.jsonl). --mode auto chooses by them, for up to
+    /// --max-subscribers subscribers [default: /var/lib/expressway/fanout/raw.jsonl, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) measured: Option<PathBuf>,
     /// How the feed is received: udp, or as with `serve` auto, zerocopy, copy, hybrid or generic. A multicast group also
@@ -90,7 +91,7 @@ pub(crate) struct Fanout {
     /// Where subscribers start: next, last:N, snapshot, or ask (the subscriber's first line says which of those)
     #[arg(long, value_name = "START", default_value = "next")]
     pub(crate) start: StartPolicy,
-    /// Datagrams beginning with these bytes are snapshots; the newest is kept
+    /// Datagrams that begin with these bytes are snapshots; the newest is kept
     #[arg(long, value_name = "HEX")]
     pub(crate) snapshot_prefix: Option<Hex>,
     /// Clients that may subscribe, as ADDRESS or ADDRESS/PREFIX; may be repeated [default: all]
@@ -108,7 +109,7 @@ pub(crate) struct Fanout {
     /// Time limit for TLS and WebSocket handshakes, and for the line of --start ask
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub(crate) handshake_timeout: Span,
-    /// Maximum number of concurrent handshakes. Beyond it the oldest is ended if it is at least a second old; otherwise the new one is refused
+    /// Maximum number of concurrent handshakes. Beyond it, the oldest is dropped if it is at least a second old; otherwise the new one is refused
     #[arg(long, value_name = "N", default_value_t = 1024)]
     pub(crate) max_handshakes: usize,
     /// The same limit per address (IPv6: per /64)
@@ -165,14 +166,8 @@ impl FromStr for Hex {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let pairs = text.as_bytes().chunks(2);
-        let byte = |pair: &[u8]| match pair {
-            [_, _] => std::str::from_utf8(pair).ok().and_then(|pair| u8::from_str_radix(pair, 16).ok()),
-            _ => None,
-        };
-        let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
-        bytes.filter(|_| digits).map(Self).ok_or_else(|| format!("`{text}` is not a hexadecimal byte string"))
+        let bytes = HEX.decode(text.as_bytes());
+        bytes.map(Self).map_err(|_| format!("`{text}` is not hexadecimal: give two digits per byte"))
     }
 }
 

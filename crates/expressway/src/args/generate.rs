@@ -15,10 +15,10 @@ use expressway_wire::MacAddr;
 /// What to generate.
 #[derive(Subcommand)]
 pub(crate) enum Kind {
-    /// Send UDP datagrams at a rate, or those of a capture
+    /// Send UDP datagrams at a rate, or replay a capture
     ///
-    /// The schedule is open-loop: it waits for nobody. Each datagram carries its sequence number and the time it was due, so
-    /// that receivers measure from that time. A final report says what was sent, how late, and whether the schedule was
+    /// The schedule is open-loop: it never waits for a receiver. Each datagram carries its sequence number and the time it was due,
+    /// from which receivers measure latency. The final report says what was sent, how late, and whether the schedule was
     /// kept. SIGINT and SIGTERM stop the run and print the report.
     Udp(Box<Udp>),
 }
@@ -78,7 +78,7 @@ pub(crate) struct Udp {
     /// Datagrams due at the same time; the rate stays the same
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) burst: u32,
-    /// Exponentially distributed random gaps between bursts instead of equal ones
+    /// Use exponentially distributed random gaps between bursts instead of equal ones
     #[arg(long)]
     pub(crate) poisson: bool,
     /// Sleep until a datagram is due instead of spinning for the last 100 µs: less exact, but leaves the core to others
@@ -96,7 +96,7 @@ pub(crate) struct Udp {
     /// Replay speed as a multiple of the captured one [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     pub(crate) speed: Option<f64>,
-    /// Overwrite the first 24 bytes of replayed payloads that are long enough with number and time
+    /// Overwrite the first 24 bytes of each replayed payload with its number and time, if it is long enough
     #[arg(long)]
     pub(crate) stamp: bool,
     /// Wait for the datagrams to come back and report round-trip times, measured from when they were due

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Drops packets in XDP, before the stack and before AF_XDP, by the lists and rules of the file; all others pass unchanged.
+/// Drops packets in XDP, before the stack and before AF_XDP, according to lists and rules; all others pass unchanged.
 /// SIGHUP rereads the file and its lists and changes the filter at once; if anything is wrong, nothing changes. SIGUSR1
-/// prints statistics. SIGTERM and SIGINT detach the program; with `pin = true` it keeps filtering if the process is killed,
+/// prints statistics. SIGTERM and SIGINT detach the program. With `pin = true` it keeps filtering after the process was killed,
 /// until the next start takes over. Prints `ready interface=IFACE mode=MODE` for each interface once it is filtering.
 #[derive(Args, Clone)]
 pub(crate) struct Guard {
@@ -16,7 +16,7 @@ pub(crate) struct Guard {
     /// Check the configuration and the lists that it names, then exit
     #[arg(long)]
     pub(crate) check: bool,
-    /// Pass what would be dropped, and count it; overrides `dry_run`
+    /// Count the packets that would be dropped, but pass them; overrides `dry_run`
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Detach a foreign XDP program from the interfaces first

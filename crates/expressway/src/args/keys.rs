@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// Several servers that have the same document take each other's session tickets and Retry tokens and the same signed URLs, and
-/// balancers route their connection IDs (QUIC-LB): `[keys]` of `expressway serve`. Whatever distributes files distributes it;
-/// running servers take a new one within a second or two.
+/// Servers with the same document accept each other's session tickets and Retry tokens and the same signed URLs, and issue
+/// connection IDs that balancers can route (QUIC-LB): see `[keys]` of `expressway serve`. Distribute the document like any file;
+/// running servers pick up a new one within a second or two.
 #[derive(Args)]
 pub(crate) struct KeysArguments {
     #[command(subcommand)]
@@ -16,18 +16,18 @@ pub(crate) struct KeysArguments {
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum KeysCommand {
-    /// Make a first document, and who signs it
+    /// Make the first document and the key that signs it
     New(KeysNew),
-    /// Replace a document by the next: each set of keys moves on by one
+    /// Replace a document with the next one: each set of keys moves on by one
     Rotate(KeysRotate),
-    /// Show version and IDs of a document's keys
+    /// Show the version and key IDs of a document
     Show(KeysShow),
-    /// Check a document as a server does
+    /// Check a document the way a server does
     Verify(KeysVerify),
 }
 
-/// Writes shared.keys, signer.pem (private; stays with whoever rotates) and signer.pub (for the servers). An existing signer.pem
-/// in the directory signs it; an existing shared.keys, or a signer.pub of another key, is an error.
+/// Writes shared.keys, signer.pem (private: keep it where you rotate keys) and signer.pub (for the servers). An existing signer.pem
+/// in the directory is used; an existing shared.keys, or a signer.pub of another key, is an error.
 #[derive(Args)]
 pub(crate) struct KeysNew {
     /// Output directory; created if missing
@@ -38,18 +38,18 @@ pub(crate) struct KeysNew {
     pub(crate) json: bool,
 }
 
-/// `next` becomes `current`, `current` becomes `previous`, `previous` is forgotten. Servers may be apart by one rotation: rotate again
-/// only when all have the version (metric `expressway_shared_keys_version`). The file is replaced by renaming and keeps its
-/// mode and owner. Rotations of files in one directory wait for each other.
+/// `next` becomes `current`, `current` becomes `previous`, and `previous` is deleted. Servers may be one rotation apart: rotate
+/// again only when all of them have the new version (metric `expressway_shared_keys_version`). The file is replaced by renaming and
+/// keeps its mode and owner. Concurrent rotations in one directory wait for each other.
 #[derive(Args)]
 pub(crate) struct KeysRotate {
     /// The document
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Private key to sign with (PEM); the document must be signed with it already
+    /// Private key to sign with (PEM); the document must already be signed with it
     #[arg(long, value_name = "FILE")]
     pub(crate) signer: PathBuf,
-    /// Check the present signature with this public key (PEM) instead: another signer takes over
+    /// Check the existing signature with this public key (PEM) instead: a new signer takes over
     #[arg(long, value_name = "FILE")]
     pub(crate) former_signer: Option<PathBuf>,
     /// Print one JSON document
@@ -66,7 +66,7 @@ pub(crate) struct KeysShow {
     /// Public keys of the signers (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) signer: PathBuf,
-    /// Show the keys too, for programs that sign URLs and for load balancers
+    /// Also print the keys themselves, for programs that sign URLs and for load balancers
     #[arg(long)]
     pub(crate) secrets: bool,
     /// Print one JSON document
@@ -74,7 +74,7 @@ pub(crate) struct KeysShow {
     pub(crate) json: bool,
 }
 
-/// The exit code is 0 if a server would take it at its start, 1 if not, and 2 if the public keys cannot be read.
+/// The exit code is 0 if a server would start with the document, 1 if not, and 2 if the public keys cannot be read.
 #[derive(Args)]
 pub(crate) struct KeysVerify {
     /// The document

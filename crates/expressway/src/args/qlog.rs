@@ -25,10 +25,10 @@ pub(crate) struct Qlog {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SECONDS))
     )]
     pub(crate) seconds: u32,
-    /// How much to record at most
+    /// Maximum size of the recording
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     pub(crate) size: Size,
-    /// File to write, which must not exist; readable by its owner alone
+    /// File to write; it must not exist yet, and only its owner can read it
     #[arg(short, long, value_name = "FILE")]
     pub(crate) write: PathBuf,
 }

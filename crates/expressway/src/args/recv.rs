@@ -9,9 +9,9 @@ use expressway_dataplane::{IoMode, WaitStrategy};
 use expressway_feed::receive::Clock;
 use expressway_settings::{Size, Span};
 
-/// Receives datagrams sent to UDP addresses or multicast groups, by AF_XDP or kernel sockets, until SIGTERM, SIGINT,
-/// --count or --seconds, then prints a report: datagrams by path and by timestamp source, losses by reason, and
-/// latencies. Prints `ready listen=ADDR io=MODE stamps=WHO` for each address once it receives (with --json, in the log).
+/// Receives datagrams sent to UDP addresses or multicast groups, through AF_XDP or kernel sockets. Ends on SIGTERM, SIGINT,
+/// --count or --seconds and prints a report: datagrams by path and by timestamp source, losses by reason, and
+/// latencies. Prints `ready listen=ADDR io=MODE stamps=WHO` for each address once it is receiving (with --json, in the log).
 #[derive(Args)]
 pub(crate) struct Recv {
     /// Address and port to receive on: an address of this machine or a multicast group; may be
@@ -50,12 +50,12 @@ pub(crate) struct Recv {
     /// Receive buffer of each kernel socket (SO_RCVBUF)
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub(crate) receive_buffer: Size,
-    /// Timestamp each datagram: by the NIC if it supports that, otherwise by the XDP program; on kernel sockets by the
-    /// kernel. Turns UDP_GRO off
+    /// Timestamp each datagram: in the NIC if it supports that, otherwise in the XDP program; on kernel sockets in the
+    /// kernel. Turns off UDP_GRO
     #[arg(long)]
     pub(crate) timestamps: bool,
-    /// Measure latency from timestamp to callback, and for datagrams of `expressway gen` from the time they were due
-    /// to be sent. Implies --timestamps
+    /// Measure latency from timestamp to callback, and for datagrams of `expressway gen` also from the time they were
+    /// due. Implies --timestamps
     #[arg(long)]
     pub(crate) latency: bool,
     /// Clock that the NIC's clock is synchronised to (phc2sys): tai or realtime
@@ -98,8 +98,8 @@ pub(crate) struct Recv {
     /// Maximum number of concurrent readers per queue, 1 to 32
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) lend_readers: u32,
-    /// Packets each reader may hold at a time, 1 to 32768; further ones are dropped for that reader and counted. Memory:
-    /// readers x this x 2 KiB per queue
+    /// Packets that each reader may hold at a time, 1 to 32768; more are dropped for that reader and counted. Uses
+    /// --lend-readers x N x 2 KiB of memory per queue
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=32_768))]
     pub(crate) lend_quota: u32,
     /// Exit after this many datagrams

@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use clap::Args;
 use expressway_dataplane::IoMode;
 
-/// Relays live media over UDP: RTP or WebRTC of one publisher, or datagrams such as MPEG-TS, to many receivers and multicast groups.
+/// Relays live media over UDP from one publisher to many receivers and multicast groups: RTP, WebRTC, or plain datagrams such as
+/// MPEG-TS.
 ///
-/// Each `[[room]]` of the file has an address to publish to and its receivers. The relay reports to the publisher, asks it for lost
-/// packets, answers receivers' requests for packets from a bounded history, and collapses their requests for key frames.
+/// Each `[[room]]` of the file has an address to publish to, and its receivers. The relay reports to the publisher and requests lost
+/// packets from it. It answers receivers' requests for packets from a bounded history, and merges their requests for key frames.
 ///
-/// With `[webrtc]`, browsers publish into rooms by WHIP and receive from them by WHEP; RTP comes out as WebRTC, and WebRTC as RTP.
+/// With `[webrtc]`, browsers publish to rooms through WHIP and receive through WHEP; RTP comes out as WebRTC, and WebRTC as RTP.
 ///
-/// Prints `ready room=NAME rtp_in=ADDR io=MODE receivers=N` for each room once it relays. SIGHUP reads the file again: receivers change
-/// while packets flow, keys and certificate of `[webrtc]` too; everything else needs a restart. SIGUSR1 prints statistics, as does the end.
+/// Prints `ready room=NAME rtp_in=ADDR io=MODE receivers=N` for each room once it is relaying. SIGHUP rereads the file: receivers, and
+/// the keys and certificate of `[webrtc]`, change while packets flow; everything else needs a restart. Statistics are printed on SIGUSR1
+/// and on exit.
 #[derive(Args, Clone)]
 pub(crate) struct Relay {
     /// Configuration file (TOML)
@@ -28,7 +30,7 @@ pub(crate) struct Relay {
     /// Socket of an `expressway agent` that does the privileged set-up, overrides `[io] agent`
     #[arg(long, value_name = "PATH")]
     pub(crate) agent: Option<PathBuf>,
-    /// Replace foreign XDP programs that were set through netlink
+    /// Replace foreign XDP programs that were attached through netlink
     #[arg(long)]
     pub(crate) replace: bool,
     /// Print one JSON document per line: ready, then statistics

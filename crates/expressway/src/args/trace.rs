@@ -15,7 +15,7 @@ pub(crate) struct Trace {
     /// Only this client: an address, or address and port
     #[arg(long, value_name = "ADDR[:PORT]")]
     pub(crate) client: Option<String>,
-    /// Only connections with a connection ID of the server's that begins with this, in hexadecimal
+    /// Only connections with a server-issued connection ID that begins with this, in hexadecimal
     #[arg(long, value_name = "ID")]
     pub(crate) connection: Option<String>,
     /// How long to trace
@@ -24,10 +24,10 @@ pub(crate) struct Trace {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SECONDS))
     )]
     pub(crate) seconds: u32,
-    /// Follow one request in N, and packets only while one is under way
+    /// Follow one request in N, and record packets only while such a request is in progress
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) sample: u32,
-    /// Show the slowest request with this in its method and URL, instead of the slowest of all
+    /// Show the slowest request whose method and URL contain this, instead of the slowest of all
     #[arg(long, value_name = "TEXT")]
     pub(crate) request: Option<String>,
     /// Print one JSON document at the end

@@ -102,7 +102,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
                 ),
                 (
                     "balance_node_packets_by_id",
-                    "Packets that a QUIC connection ID led to a node.",
+                    "Packets sent to a node because of their QUIC connection ID.",
                     node.traffic.by_id,
                 ),
             ];
@@ -110,7 +110,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
             for (reason, value) in
                 [("node_down", node.traffic.moved_down), ("node_gone", node.traffic.moved_gone)]
             {
-                let help = "Established flows that came to a node from another, by what that one was.";
+                let help = "Established flows that moved to a node from another, by the state of that one.";
                 out.push(
                     label(Sample::counter("balance_node_flows_moved", help, value)).label("reason", reason),
                 );
@@ -118,7 +118,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
             let gauges = [
                 ("balance_node_flows_active", "Established flows of a node that are not idle.", node.flows),
                 ("balance_node_up", "1 while a node gets new flows.", (node.state == "up").into()),
-                ("balance_node_ring", "Entries of the service's ring that are a node's.", node.ring),
+                ("balance_node_ring", "Entries of the service's ring that belong to a node.", node.ring),
             ];
             out.extend(gauges.map(|(name, help, value)| label(Sample::gauge(name, help, value.into()))));
         }

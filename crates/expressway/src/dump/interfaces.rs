@@ -55,7 +55,7 @@ pub(super) fn asked(names: &[String]) -> Result<Vec<Interface>, Failure> {
     if names.is_empty() {
         let first = all.iter().position(|interface| interface.is_up() && !interface.is_loopback());
         let first = first.or_else(|| all.iter().position(Interface::is_up));
-        let none = || Failure::usage("no interface is up; name one by -i, see `expressway dump -D`");
+        let none = || Failure::usage("no interface is up; give one with -i, see `expressway dump -D`");
         return Ok(vec![all.swap_remove(first.ok_or_else(none)?)]);
     }
     let mut found: Vec<Interface> = Vec::new();

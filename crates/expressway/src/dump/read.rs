@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
     if let Some(output) = &arguments.write
         && is_same_file(path, output)
     {
-        return Err(Failure::usage(format!("-w {}: the file that is read", output.display())));
+        return Err(Failure::usage(format!("-w {}: this is the file being read", output.display())));
     }
     if let Some(name) = &arguments.relinquish_privileges {
         privilege::drop_all(name)?;
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments, path: &Path, filter: Option<String>) ->
     let left_out = reader.skipped() + copy.left_out;
     if left_out > 0 {
         eprintln!(
-            "expressway: {}: {left_out} packets left out: their link type, interface or time",
+            "expressway: {}: {left_out} packets left out: unknown link type, interface or time",
             path.display()
         );
     }

@@ -48,7 +48,7 @@ pub(super) fn samples(statistics: &Statistics, out: &mut Vec<Sample>) {
 }
 
 fn packets(interface: &str, counts: &ForwardCounts, out: &mut Vec<Sample>) {
-    let help = "Packets that the router saw, by the interface that they came by, verdict and reason.";
+    let help = "Packets seen by the router, by incoming interface, verdict and reason.";
     out.extend(counts.iter().map(|(counter, packets)| {
         Sample::counter("forward_packets", help, packets)
             .label("interface", interface)
@@ -58,13 +58,13 @@ fn packets(interface: &str, counts: &ForwardCounts, out: &mut Vec<Sample>) {
 }
 
 fn bytes(interface: &InterfaceReport, out: &mut Vec<Sample>) {
-    let help = "Bytes of forwarded and replicated packets, by the interface that they came by.";
+    let help = "Bytes of forwarded and replicated packets, by incoming interface.";
     let sample = Sample::counter("forward_bytes", help, interface.counts.sent_bytes);
     out.push(sample.label("interface", interface.name.as_str()));
 }
 
 fn egress(interface: &InterfaceReport, out: &mut Vec<Sample>) {
-    let help = "Frames that XDP programs gave a device to send, by whether it took them.";
+    let help = "Frames that XDP programs gave a device to send, by whether it accepted them.";
     let (Some(egress), Some(device)) = (interface.egress, &interface.device) else { return };
     for (result, frames) in [("sent", egress.sent), ("refused", egress.refused)] {
         let sample = Sample::counter("forward_egress", help, frames);

@@ -117,7 +117,7 @@ impl Guard {
         let filter = lock(&self.filter);
         let followed = lock(&self.lists).follow(filter.config());
         if let Err(error) = followed {
-            tracing::error!("lists are not followed: {error}");
+            tracing::error!("cannot follow the lists: {error}");
         }
         Ok(())
     }

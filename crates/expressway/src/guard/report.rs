@@ -110,7 +110,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
         ("guard_bans", "Sources that are banned.", status.bans as u64),
     ];
     out.extend(gauges.map(|(name, help, value)| Sample::gauge(name, help, value)));
-    let help = "QUIC packets with connection IDs that no server issued, and that passed on.";
+    let help = "QUIC packets passed on with connection IDs that no server issued.";
     out.push(Sample::counter("guard_quic_unknown_ids", help, status.unknown_ids));
     let help = "QUIC Initial packets with a valid token.";
     out.push(Sample::counter("guard_quic_tokens", help, status.tokens));
@@ -129,7 +129,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
             }),
             Some(Sample::counter(
                 "guard_list_failures",
-                "How often a list could not be had, or was refused.",
+                "Times that a list could not be read or was refused.",
                 list.failures,
             )),
         ];
@@ -149,10 +149,10 @@ fn learn(status: &Status, out: &mut Vec<Sample>) {
     ];
     out.extend(gauges.map(|(name, help, value)| Sample::gauge(name, help, value)));
     let counters = [
-        ("guard_proofs", "Proofs of sources that their address is their own.", learn.proofs),
+        ("guard_proofs", "Proofs by sources that their address is not forged.", learn.proofs),
         ("guard_learned_added", "Sources that were learned.", learn.added),
         ("guard_learned_late", "Sources that were new in an attack and not learned.", learn.late),
-        ("guard_learned_full", "Sources that were not learned for want of room.", learn.full),
+        ("guard_learned_full", "Sources that were not learned for lack of room.", learn.full),
     ];
     out.extend(counters.map(|(name, help, value)| Sample::counter(name, help, value)));
 }
@@ -161,7 +161,11 @@ fn capture(status: &Status, out: &mut Vec<Sample>) {
     for one in &status.sampling {
         let of = [
             ("guard_sampled", "Samples of dropped packets that were taken.", one.taken),
-            ("guard_samples_limited", "Samples of dropped packets that the rate left out.", one.limited),
+            (
+                "guard_samples_limited",
+                "Samples of dropped packets that the rate limit left out.",
+                one.limited,
+            ),
             ("guard_samples_lost", "Samples of dropped packets that buffers had no room for.", one.lost),
         ];
         for (name, help, value) in of {
@@ -169,7 +173,7 @@ fn capture(status: &Status, out: &mut Vec<Sample>) {
         }
     }
     let Some(capture) = status.capture else { return };
-    let help = "Samples of dropped packets that files have.";
+    let help = "Samples of dropped packets that were written to files.";
     out.push(Sample::counter("guard_capture_written", help, capture.written));
     let help = "Samples of dropped packets that could not be written.";
     out.push(Sample::counter("guard_capture_unwritten", help, capture.unwritten));

@@ -65,7 +65,7 @@ fn check_lending(arguments: &Arguments) -> Result<(), Failure> {
         return refused("--source does not apply to lent packets; readers must filter by source themselves");
     }
     if !folder.is_dir() {
-        return refused("no such directory; create it first, readers' sockets are placed in it");
+        return refused("no such directory; create it for the readers' sockets");
     }
     Ok(())
 }

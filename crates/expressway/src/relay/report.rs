@@ -196,7 +196,7 @@ pub(super) fn sessions(demux: &[DemuxCounters], http: &HttpCounters, there: usiz
                 .label("worker", worker.to_string())
         }));
     }
-    out.push(Sample::gauge("relay_sessions", "WebRTC sessions that are there.", there as u64));
+    out.push(Sample::gauge("relay_sessions", "Current WebRTC sessions.", there as u64));
     for (name, help, value) in http.fields() {
         out.push(Sample::counter(format!("relay_http_{name}"), help, value));
     }

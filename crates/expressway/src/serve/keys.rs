@@ -62,7 +62,7 @@ impl SharedKeys {
             Ok(None) => None,
             Err(problem) => {
                 let version = self.store.report().version;
-                tracing::error!("keeping the shared keys of version {version}: {problem}");
+                tracing::error!("keeping version {version} of the shared keys: {problem}");
                 None
             }
         }
@@ -73,11 +73,11 @@ impl SharedKeys {
         let keys = Arc::clone(self);
         registry.register(move |out: &mut Vec<Sample>| {
             let report = keys.store.report();
-            let help = "Version of the shared keys in use: as a rule the Unix time at which they were made.";
+            let help = "Version of the shared keys in use: usually the Unix time at which they were made.";
             out.push(Sample::gauge("shared_keys_version", help, report.version));
-            let help = "1 if the file of the shared keys, as it was last read, is what is in use; 0 if it was refused.";
+            let help = "1 if the shared keys in use are those of the file when it was last read; 0 if it was refused.";
             out.push(Sample::gauge("shared_keys_good", help, report.is_good.into()));
-            let help = "Documents of shared keys taken since the start, the first included.";
+            let help = "Documents of shared keys accepted since the start, including the first.";
             out.push(Sample::counter("shared_keys_taken", help, report.taken));
             let help = "Times that the file of the shared keys was read and refused.";
             for (reason, count) in Refusal::REASONS.into_iter().zip(report.refused) {
@@ -109,7 +109,7 @@ fn warn_if_from_the_future(document: &Document) {
     if document.version > now + 3600 {
         let ahead = document.version - now;
         tracing::warn!(
-            "the shared keys are of a version {ahead} s ahead of this machine's clock: check the clocks"
+            "the version of the shared keys is {ahead} s ahead of this machine's clock: check the clocks"
         );
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn register_origins(registry: &Registry, origins: &Arc<Origins>) {
     let origins = origins.clone();
     registry.register(move |out: &mut Vec<Sample>| {
         for origin in origins.report() {
-            let help = "Requests answered 503 since max_requests were under way at the origin.";
+            let help = "Requests answered with 503 because max_requests were in progress at the origin.";
             out.push(Sample::counter("origin_refused", help, origin.refused).label("origin", &origin.name));
             for server in origin.servers {
                 let samples = server_samples(&server);

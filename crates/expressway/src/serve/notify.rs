@@ -10,7 +10,7 @@ pub(crate) fn say(state: &str) {
     if let Some(name) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&name, state)
     {
-        tracing::warn!(%error, "the service manager (NOTIFY_SOCKET) was not told: {}", state.replace('\n', ", "));
+        tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET): {}", state.replace('\n', ", "));
     }
 }
 

@@ -73,8 +73,8 @@ impl Feed for Events {
         let report = self.recording.report();
         let why = match report.phase {
             QlogPhase::Closed => Some("the connection has closed"),
-            QlogPhase::Full => Some("as many bytes as may be are recorded"),
-            _ if Instant::now() >= self.deadline => Some("the time is over"),
+            QlogPhase::Full => Some("the size limit was reached"),
+            _ if Instant::now() >= self.deadline => Some("the time limit was reached"),
             QlogPhase::Waiting | QlogPhase::Running => None,
         };
         let mut events = self.recording.read();

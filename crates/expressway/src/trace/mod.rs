@@ -37,7 +37,7 @@ struct Output<'a> {
     chrome: Chrome<BufWriter<File>>,
 }
 
-/// Traces until the time is over, or one is told to stop.
+/// Traces until the time limit was reached, or one is told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let Arguments { client, connection, seconds, sample, .. } = arguments;
     let order =
@@ -76,7 +76,7 @@ fn follow(
     arguments: &Arguments,
     stopped: impl Fn() -> bool,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| admin.failure(&format!("the trace broke off: {error}"));
+    let failed = |error: std::io::Error| admin.failure(&format!("the trace was cut short: {error}"));
     lines.set_patience(PATIENCE).map_err(failed)?;
     let is_live = std::io::IsTerminal::is_terminal(&std::io::stdout()) && !arguments.json;
     let mut screen = if is_live { Some(Screen::open(true)?) } else { None };
@@ -123,7 +123,7 @@ fn take(
     output: Option<&mut Output<'_>>,
 ) -> Result<(), Failure> {
     let line: Line = serde_json::from_str(line)
-        .map_err(|error| admin.failure(&format!("a line of the trace is not understood: {error}")))?;
+        .map_err(|error| admin.failure(&format!("cannot parse a line of the trace: {error}")))?;
     let Some(output) = output else {
         model.take(line);
         return Ok(());

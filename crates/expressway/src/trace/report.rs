@@ -21,7 +21,7 @@ pub(super) fn lines(model: &Model, under_way: usize, is_over: bool) -> Vec<Strin
         lines.push(format!("{} connections, requests and bursts left out: too many", model.left_out));
     }
     if model.uncompleted > 0 {
-        lines.push(format!("{} bursts whose completion was never told", model.uncompleted));
+        lines.push(format!("{} bursts whose completion was never reported", model.uncompleted));
     }
     for (title, rows) in [("request", model.steps()), ("packets", model.packets())] {
         if !rows.is_empty() {

@@ -1,8 +1,9 @@
-//! Who may ask the admin listener, and for what.
+//! Who may use the admin listener, and for what.
 //!
-//! Who reaches a listener without tokens may ask, if by a name that is this machine's ([`Names`]); of a unix socket its rights say who
-//! reaches it. With tokens (`[admin] token_file`), a request takes one of them (RFC 6750, section 2.1), whatever it is addressed by: a page
-//! of somebody else's domain has none. What holds nothing of the process, and what `[admin] open` names, takes none.
+//! Anyone who can reach a listener without tokens may use it, but must address it by a name of this machine
+//! ([`Names`]). Access to a unix socket is limited by its permissions. With tokens (`[admin] token_file`), a request
+//! needs one of them (RFC 6750, section 2.1) but may use any name, because a page of a foreign domain has no token.
+//! Pages that contain no data of the process, and those listed in `[admin] open`, need no token.
 
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};

@@ -1,4 +1,4 @@
-//! Answers that come piece by piece, for as long as the client reads.
+//! Answers that are sent piece by piece, for as long as the client reads.
 
 use std::convert::Infallible;
 use std::pin::Pin;

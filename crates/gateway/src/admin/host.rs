@@ -1,8 +1,9 @@
-//! By which names the admin listener may be addressed.
+//! The names by which the admin listener may be addressed.
 //!
-//! A page in an operator's browser whose domain its owner points at this listener (DNS rebinding) is of the listener's own origin for the
-//! browser, which then lets the page read and order what it likes. The `Host` of its requests still says the domain's name. So pages
-//! and orders are for those who use an address, `localhost` or this machine's own name, none of which somebody else's domain is.
+//! An attacker can point the domain of a page in an operator's browser at this listener (DNS rebinding). To the
+//! browser, page and listener then have the same origin, so it lets the page read and order anything. But the `Host` of
+//! its requests is still the attacker's domain. Pages and orders are therefore limited to requests by an address,
+//! `localhost` or this machine's own name, which a foreign domain cannot be.
 
 use std::net::Ipv6Addr;
 

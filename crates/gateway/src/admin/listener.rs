@@ -1,4 +1,4 @@
-//! The socket that an admin listener listens on: a TCP address, or a name in the file system, which goes with it.
+//! The socket of an admin listener: a TCP address, or a name in the file system, which is removed with it.
 
 use std::io;
 use std::net::TcpListener;
@@ -73,7 +73,7 @@ impl Listener {
         let address = section.listen.get_ref().clone();
         let failed = |problem: String| ListenError { address: address.clone(), problem };
         if !net::sockopt::socket_acceptconn(&socket).map_err(|errno| failed(errno.to_string()))? {
-            return Err(failed("the socket of the process before does not listen".into()));
+            return Err(failed("the previous process's socket is not listening".into()));
         }
         match &address {
             Address::Tcp(_) => {

@@ -3,7 +3,7 @@
 //! It runs on its own thread, never on a worker, with a lower priority than theirs, and answers from shared
 //! counters only. A client can cost it what [`Limits`] allow and no more; it takes nothing from workers.
 //!
-//! [`Listener`] is the socket, `access` says who may ask, `service` answers, `page` is an answer.
+//! [`Listener`] is the socket, `access` decides who may use it, `service` answers requests, `page` is an answer.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Answers that are there as a whole.
+//! Answers that are complete when they are sent.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Answers requests: one task a connection, all of them on one thread.
+//! Answers requests: one task per connection, all of them on one thread.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -135,7 +135,7 @@ impl AdminService {
             Verdict::Granted => None,
             Verdict::Misdirected => {
                 self.slots.count_misdirected();
-                let why = "Host is not an address, `localhost` or this machine's name: ask by address\n";
+                let why = "Host is not an address, `localhost` or this machine's name: use an address\n";
                 Some(Page::say(StatusCode::MISDIRECTED_REQUEST, why))
             }
             Verdict::NoToken => {

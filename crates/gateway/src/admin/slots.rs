@@ -125,7 +125,7 @@ impl Slots {
             ),
             (
                 "admin_unauthorized",
-                "Requests that the admin listener refused for want of a token.",
+                "Requests that the admin listener refused for lack of a token.",
                 &shared.unauthorized,
             ),
             (

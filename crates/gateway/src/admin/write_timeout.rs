@@ -1,4 +1,4 @@
-//! A connection with a write timeout: what is written must be accepted completely within a time.
+//! A connection with a write timeout: written data must be accepted completely within a time.
 
 use std::future::Future;
 use std::io;

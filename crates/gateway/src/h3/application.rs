@@ -1,4 +1,4 @@
-//! HTTP/3 as what an endpoint's connections speak.
+//! HTTP/3 as the application of an endpoint's connections.
 
 use std::sync::Arc;
 

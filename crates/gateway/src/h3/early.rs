@@ -1,5 +1,5 @@
-//! Requests that came by 0-RTT and are not safe to replay: held until the handshake is complete, which nobody who
-//! replays them can do (RFC 8470, section 3).
+//! Requests that arrived as 0-RTT and are not safe to replay: held until the handshake is complete, which an attacker
+//! who replays them cannot do (RFC 8470, section 3).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

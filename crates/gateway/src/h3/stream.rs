@@ -1,4 +1,4 @@
-//! One request and its response on their way.
+//! One request and its response in progress.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

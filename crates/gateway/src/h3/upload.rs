@@ -1,7 +1,7 @@
 //! A request's body on its way to the exchange.
 //!
-//! What is read and not taken is bounded for each request and for the connection; the rest stays in QUIC, whose flow
-//! control holds up the client.
+//! The data read but not yet consumed is bounded for each request and for the connection. The rest stays in QUIC, whose
+//! flow control stops the client.
 
 use std::task::Poll;
 use std::time::Instant;

@@ -1,8 +1,9 @@
-//! What speaks on the connections of an endpoint: HTTP/3, or what another service brings.
+//! The protocol on the connections of an endpoint: HTTP/3, or that of another service.
 //!
-//! An endpoint knows packets, paths, timers and turns; an [`Application`] knows what streams are for. It gives each connection a
-//! [`Session`], which is called in the connection's turn and reads and writes streams by [`Turn::transport`]. A session that has to go on
-//! because of something that happened elsewhere has its connection woken by [`Turn::waker`], from any thread.
+//! An endpoint knows packets, paths, timers and turns; an [`Application`] knows the purpose of streams. It gives each
+//! connection a [`Session`], which is called in the connection's turn, and reads and writes streams through
+//! [`Turn::transport`]. If something happens elsewhere, any thread can wake the session's connection by
+//! [`Turn::waker`].
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -11,20 +11,25 @@
 //!  | first | encrypted: the same 12   | worker | check |    behind one that has the key
 //! ```
 //!
-//! The worker number is in clear because the kernel's socket selector and other workers read it without a
-//! key. The random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1). The check is a
-//! truncated SipHash-2-4 over the rest, which XDP programs can compute too: with [`CheckKeys`] from a file that a filter in
-//! front of the server reads, it drops packets with IDs that nobody issued. It distinguishes an ID that a worker of this server issued from one that a
-//! client chose for its first Initial, so that only the former is handed over to the worker it names; and
-//! from one of another server with the same certificate, which is not answered by a stateless reset.
+//! The worker number is not encrypted because the kernel's socket selector and other workers read it without a key. The
+//! random bytes make IDs unguessable and unlinkable (RFC 9000, section 5.1).
 //!
-//! The first byte is as draft-ietf-quic-load-balancers, section 3, has it: three bits of configuration, and five that to others
-//! are random. They are the number of the process among those that follow each other without losing a connection (its
-//! generation), combined with bits that only the key of the check gives, so that nobody else sees which connections are of one process. With [`Routable`] the server ID follows, and a balancer finds the server whatever address the client has. The
-//! random bytes up to the worker number are the nonce of the draft, at least 8; with a key, server ID and nonce are
-//! encrypted together in the draft's four passes, and what lies behind them is "for the server's own use" (section 5.4).
-//! Without, the bits say that the ID is not routable, so that a balancer does not take random bytes for a server's. IDs of
-//! an earlier configuration stay valid: this server knows its own by the check.
+//! The check is a truncated SipHash-2-4 over the rest. It distinguishes an ID that a worker of this server issued from
+//! one that a client chose for its first Initial, so that only the former is handed over to the worker it names. It
+//! also distinguishes it from an ID of another server with the same certificate, which is not answered by a stateless
+//! reset. XDP programs can compute the check too: with [`CheckKeys`] from a file that a filter in front of the server
+//! also reads, the filter drops packets with IDs that no server issued.
+//!
+//! The first byte follows draft-ietf-quic-load-balancers, section 3: three bits of configuration, and five that look
+//! random to others. These five are the generation: the number of the process among those that follow each other
+//! without losing a connection. It is combined with bits that depend on the key of the check, so that nobody else sees
+//! which connections belong to one process.
+//!
+//! With [`Routable`] the server ID follows, and a balancer finds the server whatever address the client has. The random
+//! bytes up to the worker number are the draft's nonce, at least 8. With a key, server ID and nonce are encrypted
+//! together in the draft's four passes; the bytes after them are "for the server's own use" (section 5.4). Without
+//! [`Routable`], the configuration bits say that the ID is not routable, so that a balancer does not take random bytes
+//! for a server ID. IDs of an earlier configuration stay valid, because this server recognises its own by the check.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -1,4 +1,4 @@
-//! Retry tokens that filters in front of the server make and take too (`bpf/include/guard_retry.h`).
+//! Retry tokens that filters in front of the server also make and accept (`bpf/include/guard_retry.h`).
 //!
 //! ```text
 //!  0        1        2           6                      26        34
@@ -7,9 +7,9 @@
 //!  +--------+--------+-----------+----------------------+---------+
 //! ```
 //!
-//! The MAC is SipHash-2-4 over all before it, the client's port, the connection ID of the Retry packet (20 bytes, zeros behind) and
-//! the client's address (16 bytes, IPv4 behind ::ffff:0:0/96): 64 bytes. A token is good for one address, port and attempt, and
-//! for [`LIFETIME`]; to be forged, it takes 2^63 attempts within that.
+//! The MAC is SipHash-2-4 over 64 bytes: everything before it, the client's port, the connection ID of the Retry packet
+//! (20 bytes, padded with zeros) and the client's address (16 bytes, IPv4 in ::ffff:0:0/96). A token is valid for one
+//! address, port and attempt, and for [`LIFETIME`]; forging one takes 2^63 attempts within that time.
 
 use std::net::{IpAddr, SocketAddr};
 

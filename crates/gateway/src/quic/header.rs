@@ -1,5 +1,5 @@
-//! The fields of a QUIC packet that do not depend on the version (RFC 8999), and those of version 1 that
-//! decide what becomes of a packet before any key is known. Nothing is copied or allocated.
+//! The fields of a QUIC packet that do not depend on the version (RFC 8999), and those of version 1 that decide how a
+//! packet is handled before any key is known. Nothing is copied or allocated.
 
 use super::cid::{CID_LENGTH, Cid, MAX_CID_LENGTH};
 

@@ -6,12 +6,11 @@
 //! (RFC 9000, sections 10.3.2 and 21.11). It must also be the same after a restart, or clients of a killed
 //! server wait for their idle timeout.
 //!
-//! By default it is the machine's boot ID (a random ID of the kernel that no other machine has, not even a
-//! clone), the network namespace and the listen addresses. So a restarted process is recognised until the
-//! machine reboots. For longer, or to move a server between machines, the operator names the node, and is
-//! responsible for unique names. Processes on one machine for which all of this is equal (each with some
-//! kernel sockets, or queues) have slots: each takes the first free one, held by an abstract socket that the
-//! kernel releases with the process.
+//! By default it consists of the machine's boot ID (a random ID of the kernel that no other machine has, not even a
+//! clone), the network namespace and the listen addresses. A restarted process is therefore recognised until the
+//! machine reboots. For longer, or to move a server between machines, the operator names the node, and is responsible
+//! for unique names. Processes on one machine for which all of this is equal (each with some kernel sockets, or queues)
+//! have slots: each takes the first free one, held by an abstract socket that the kernel releases with the process.
 //!
 //! The local address would not distinguish servers, because they may share it by anycast or a load balancer;
 //! the machine's ID is copied with the machine; a file would have to be written and kept. The kernel's boot

@@ -7,21 +7,23 @@
 //!   before an engine knows the connection.
 //! * [`Generations`] are the processes that follow each other without losing a connection: datagrams of an older one's
 //!   connections are forwarded to it.
-//! * [`Application`] is what connections are for: HTTP/3 ([`crate::Http3`]), or what another service brings.
-//! * `engine` is the QUIC implementation behind an interface of our own.
+//! * [`Application`] is the protocol on connections: HTTP/3 ([`crate::Http3`]), or that of another service.
+//! * `engine` is the QUIC implementation behind our own interface.
 //!
-//! There is no I/O, no thread and no clock here; what an [`Instance`] consists of is read once, at start.
+//! There is no I/O, no thread and no clock here; the parts of an [`Instance`] are read once, at start.
 //!
 //! # Connection IDs and secrets
 //!
-//! A connection ID has 16 bytes: random ones, or a server ID for load balancers and random ones; the worker number in
-//! clear, so that the kernel's selector can read it; and two check bytes that tell our IDs from those that clients choose, so that the owner of a
-//! packet is found without a table shared by workers. The secrets of IDs, resets and Retry are derived from
-//! the private key: after a crash and restart, clients of the old process get a stateless reset that they can
-//! verify. The secrets of IDs and resets are bound to one server as well ([`Instance`]). Retry tokens are
-//! accepted by every server with the key, because a client's second packet may reach another; with [`SharedRetryKeys`], by every
-//! server that has those. A [`FilterKey`] replaces the
-//! key of the check bytes by one that a filter in front of the server knows, and gives tokens a form that it makes and takes too.
+//! A connection ID has 16 bytes: random ones, or a server ID for load balancers and random ones; then the worker
+//! number, unencrypted so that the kernel's selector can read it; and two check bytes. The check bytes distinguish our
+//! IDs from those that clients choose, so the owner of a packet is found without a table shared by workers.
+//!
+//! The secrets for IDs, resets and Retry are derived from the private key: after a crash and restart, clients of the
+//! old process get a stateless reset that they can verify. The secrets for IDs and resets also depend on the server
+//! ([`Instance`]). Retry tokens are accepted by every server with the private key, because a client's second packet may
+//! reach another; with [`SharedRetryKeys`], by every server that has those. A [`FilterKey`] replaces the key of the
+//! check bytes with one that a filter in front of the server knows, and gives tokens a form that the filter also makes
+//! and accepts.
 
 mod application;
 pub mod cid;

@@ -1,7 +1,8 @@
-//! Processes of this server that came before this one and still have connections (generations), and how datagrams get to them.
+//! Earlier processes of this server that still have connections (generations), and how they get their datagrams.
 //!
-//! All of a server's datagrams come to its newest process. A connection ID says which generation issued it
-//! ([`CheckKeys::generation`]); what is an older one's goes there as it came. How, is [`Forward`]'s business: there is no I/O here.
+//! All of a server's datagrams arrive at its newest process. A connection ID says which generation issued it
+//! ([`CheckKeys::generation`]), and datagrams of an older one are forwarded to it unchanged. [`Forward`] does this;
+//! there is no I/O here.
 
 use std::net::SocketAddr;
 

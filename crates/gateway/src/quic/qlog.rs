@@ -1,15 +1,17 @@
-//! The qlog (draft-ietf-quic-qlog-main-schema) of one connection of a running server, for whoever asks.
+//! The qlog (draft-ietf-quic-qlog-main-schema) of one connection of a running server, on request.
 //!
-//! A [`Recording`] waits for the first datagram of a connection that its filter selects, and takes that connection's events from
-//! then on, as the engine writes them: JSON text sequences (RFC 7464). They go through a bounded queue to whoever reads; nothing
-//! waits for the reader, and what finds no room is counted. Nothing is written to files here.
+//! A [`Recording`] waits for the first datagram of a connection that its filter selects, and records that connection's
+//! events from then on, as the engine writes them: JSON text sequences (RFC 7464). They go to the reader through a
+//! bounded queue. Nothing waits for the reader; events for which there is no room are counted. Nothing is written to
+//! files here.
 //!
 //! A new connection is recorded on trial: if its first packet turns out not to be authentic, the recording waits again.
 //!
-//! While nobody asks, a datagram costs one look at a flag; while a recording waits, the filter as well, without a lock. The engine
-//! cannot be told to stop: a connection that was recorded goes on to make events until it closes, which are dropped.
+//! Without a recording, a datagram costs one check of a flag; while a recording waits, it also costs the filter,
+//! without a lock. The engine cannot stop: a connection that was recorded continues to make events until it closes,
+//! which are dropped.
 //!
-//! Stateless reset tokens, which end a connection in the hands of anyone, are left out of every qlog ([`Blank`]).
+//! Stateless reset tokens, with which anyone could end a connection, are left out of every qlog ([`Blank`]).
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -31,10 +33,10 @@ const MAX_EVENT: usize = 60 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QlogError {
     /// One at a time.
-    #[error("somebody else records a qlog; try again when that has ended")]
+    #[error("another qlog is being recorded; try again when it has ended")]
     Busy,
     /// All connections write one.
-    #[error("[quic] qlog writes the qlog of every connection already")]
+    #[error("[quic] qlog already records every connection")]
     All,
     /// The build cannot.
     #[error("this build does not support qlog; build with the feature `qlog`")]

@@ -1,5 +1,5 @@
-//! The encryption of server IDs in connection IDs (draft-ietf-quic-load-balancers, section 5.4): AES-128 in one pass where
-//! server ID and nonce are 16 bytes together, else a Feistel network of four passes.
+//! The encryption of server IDs in connection IDs (draft-ietf-quic-load-balancers, section 5.4): AES-128 in one pass if
+//! server ID and nonce have 16 bytes together, otherwise a Feistel network of four passes.
 
 use boring::error::ErrorStack;
 use boring::symm::{Cipher, Crypter, Mode};
@@ -117,8 +117,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn bytes(text: &str) -> Vec<u8> {
-        let digits: Vec<u8> = text.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
-        digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+        data_encoding::HEXLOWER.decode(text.as_bytes()).unwrap()
     }
 
     fn key(text: &str) -> [u8; 16] {

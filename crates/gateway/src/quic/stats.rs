@@ -1,4 +1,4 @@
-//! Counters of an endpoint: plain numbers on the worker, published now and then for other threads.
+//! Counters of an endpoint: plain numbers on the worker, published periodically for other threads.
 
 use expressway_metrics::counters;
 

@@ -7,12 +7,12 @@
 //!  +--------+--------------------+--------+-------------------+-----------+
 //! ```
 //!
-//! Nothing is remembered. The MAC covers the client's address and port and the connection ID of the Retry
-//! packet as well, so a token is good for one address and one attempt until it expires. Its key changes
-//! every hour by derivation from a master that all workers share; the previous hour's key still verifies.
+//! No state is kept. The MAC also covers the client's address and port and the connection ID of the Retry packet, so a
+//! token is valid for one address and one attempt until it expires. Its key changes every hour by derivation from a
+//! master key that all workers share; the previous hour's key is still accepted.
 //!
-//! With keys that other servers have too ([`SharedRetryKeys`]), tokens are of a second form, and any of these servers takes them: the
-//! server's own address is no part of a token.
+//! With keys that other servers have too ([`SharedRetryKeys`]), tokens have a second form, and any of these servers
+//! accepts them: a token does not contain the server's own address.
 //!
 //! ```text
 //!  0        1                    9        10                  10+n     11+n        27+n
@@ -21,11 +21,12 @@
 //!  +--------+--------------------+--------+-------------------+--------+-----------+
 //! ```
 //!
-//! The byte `key` is made from the master, so that a token is compared with the keys that it may be of, of several that are accepted.
-//! The hour is that of the expiry, so that servers agree on it whatever their clocks say; these may differ by less than a token's lifetime.
+//! The byte `key` is derived from the master key. Of the accepted keys, it selects those with which a token may have
+//! been made. The hour is that of the expiry, so that servers agree on it although their clocks may differ, by less
+//! than a token's lifetime.
 //!
-//! With keys that filters in front of the server have too, tokens are of [`FilterTokens`]' form, so that a filter takes those of
-//! a server and a server those of a filter.
+//! With keys that filters in front of the server have too, tokens have the form of [`FilterTokens`], so that filter and
+//! server accept each other's.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -192,7 +192,7 @@ fn an_id_selects_its_connection_and_one_that_runs_is_taken_up() {
     assert_eq!(known.len(), 2);
     drop(recording);
     let (remote, id) = known.last_key_value().unwrap();
-    let bytes: Vec<u8> = (0..8).map(|at| u8::from_str_radix(&id[at * 2..at * 2 + 2], 16).unwrap()).collect();
+    let bytes = data_encoding::HEXLOWER.decode(&id.as_bytes()[..16]).unwrap();
     let filter = Filter { client: None, connection: bytes };
     let mut recording = world.tracers.start(&Tracing { filter, sample: 1 }).unwrap();
     for id in ids {

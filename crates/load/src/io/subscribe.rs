@@ -60,7 +60,7 @@ struct Seen {
     sum_ns: u128,
 }
 
-/// Connects, says `ready`, and reads until the time is over.
+/// Connects, says `ready`, and reads until the time limit was reached.
 pub(crate) fn run(what: &Subscribe) -> Result<serde_json::Value, Box<dyn Error>> {
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard })?;

@@ -1,6 +1,7 @@
-//! What the flags of a record say that `expressway recv --broadcast` publishes: what it is, and who stamped it.
+//! The flags of records that `expressway recv --broadcast` publishes: what a record is, and who timestamped it.
 //!
-//! The ring gives flags no meaning; another writer may have its own. `include/expressway/broadcast.h` names them for C.
+//! The ring itself gives flags no meaning; other writers may define their own. `include/expressway/broadcast.h` names
+//! them for C.
 
 use crate::io::TimeSource;
 

@@ -1,4 +1,4 @@
-//! What a writer and its readers share: the ABI, version 1.
+//! The ABI between a writer and its readers, version 1.
 //!
 //! `include/expressway/broadcast.h` is the same in C; a test compiles it and compares every size and offset. A
 //! reader connects to a unix socket of type SOCK_SEQPACKET and gets one message, a [`Hello`], with two descriptors

@@ -1,4 +1,4 @@
-//! Records for many processes: a ring in shared memory with one writer, which no reader can delay.
+//! Records for many processes: a ring in shared memory with one writer, which readers cannot delay.
 //!
 //! ```text
 //!  writer's process                               readers' processes
@@ -24,13 +24,12 @@
 //!   tail = intent, at `publish` (release)       intent ≤ position + capacity? else it was overwritten meanwhile
 //! ```
 //!
-//! A reader's copy of a word that was written after a fence is one that sees that intent. All words are atomic,
-//! so that a copy which is thrown away is a wrong one, and no undefined behaviour.
+//! If a reader's copy contains a word that was written after the fence, the reader also sees that intent. All words are
+//! atomic, so a copy that is discarded is merely wrong, not undefined behaviour.
 //!
-//! A reader cannot write the ring: its file is sealed (`F_SEAL_FUTURE_WRITE`) once the writer has mapped it. What a
-//! reader writes, into the control memory that it has for itself, is where it is, which only statistics believe, and
-//! whether it wants to be woken, which costs the writer one system call a batch at most. The writer's thread is
-//! the only one that touches the socket.
+//! A reader cannot write to the ring: its file is sealed (`F_SEAL_FUTURE_WRITE`) once the writer has mapped it. A
+//! reader only writes to its own control memory: its position, which is only used for statistics, and whether it wants
+//! to be woken, which costs the writer at most one system call per batch. Only the writer's thread touches the socket.
 
 pub mod flags;
 mod layout;

@@ -1,4 +1,4 @@
-//! A reader: records that another process broadcasts, each copied out whole.
+//! A reader: copies each record that another process broadcasts out whole.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;

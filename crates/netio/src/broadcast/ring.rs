@@ -1,8 +1,8 @@
 //! The ring itself: positions, records and the check that none was torn. No system calls, no `unsafe`.
 //!
-//! Positions are byte counts that never wrap; a record is a header of four words and its data, padded to words. It
-//! may go on at the start of the ring. The code is written against [`Memory`], so that the same lines run over
-//! mapped memory, in property tests and under loom.
+//! Positions are byte counts that never wrap. A record is a header of four words and its data, padded to words; it may
+//! continue at the start of the ring. The code is generic over [`Memory`], so the same code runs on mapped memory, in
+//! property tests and under loom.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! The writer: a ring, and the socket at which its readers come.
+//! The writer: a ring, and the socket to which its readers connect.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! ethtool by ioctl: what older kernels answer too, and what its netlink form does not know before Linux 6.17
-//! (flow hashes).
+//! ethtool by ioctl: it also works on older kernels, and supports what its netlink form lacks before Linux 6.17 (flow
+//! hashes).
 #![allow(unsafe_code)] // SIOCETHTOOL passes a pointer to a structure; no safe wrapper exists.
 
 use std::io;

@@ -1,8 +1,9 @@
-//! What a device is and offers: one place for what ethtool, the netdev family ([`crate::netdev`]) and sysfs say.
+//! The properties of a device: one place for the information from ethtool, the netdev family ([`crate::netdev`]) and
+//! sysfs.
 //!
-//! [`DeviceFacts::read`] gathers the facts of one interface and changes nothing; what a driver does not tell stays
-//! `None`. [`set_feature`] and [`hash_ports`] change the two settings that harm a UDP service.
-//! What this module does not do: it judges nothing (that is for whoever chooses a mode) and knows no BPF.
+//! [`DeviceFacts::read`] gathers the facts of one interface and changes nothing; what a driver does not report stays
+//! `None`. [`set_feature`] and [`hash_ports`] change the two settings that harm a UDP service. This module makes no
+//! judgement (that is up to the code that chooses a mode), and knows nothing about BPF.
 
 mod ethtool;
 mod sysfs;

@@ -1,5 +1,5 @@
-//! Where a device sits in the machine: NUMA node and cores near it, from sysfs by bus address. (By interface
-//! name sysfs would answer for the network namespace that it was mounted in.)
+//! The location of a device in the machine: NUMA node and nearby cores, from sysfs by bus address. (By interface name,
+//! sysfs would answer for the network namespace in which it was mounted.)
 
 use std::fs;
 use std::path::Path;

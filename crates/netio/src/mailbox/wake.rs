@@ -1,13 +1,13 @@
-//! The agreement by which a sleeping worker misses no message and an awake one costs no system call.
+//! The protocol that ensures that a sleeping worker misses no message, and that an awake one costs no system call.
 //!
 //! ```text
 //! worker: sleeping = true ; fence ; queue empty? sleep : go on
 //! sender: queue.push      ; fence ; sleeping? swap to false, and wake if it was true
 //! ```
 //!
-//! Of the two fences one comes first in their total order. Is it the worker's, the sender sees `sleeping`;
-//! is it the sender's, the worker sees the message. Both may happen, which costs one needless wake-up;
-//! neither cannot. Of several senders one swap finds `true`: one system call.
+//! One of the two fences comes first in their total order. If it is the worker's, the sender sees `sleeping`; if it is
+//! the sender's, the worker sees the message. Both may happen, which costs one needless wake-up, but at least one does.
+//! Of several senders, only one swap finds `true`: one system call.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};

@@ -1,11 +1,12 @@
 //! A generic netlink socket for one family: requests out, answers in, attributes taken apart.
 //!
-//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`. What a message means is for [`super`].
+//! Layouts are those of `linux/netlink.h` and `linux/genetlink.h`. [`super`] interprets the messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use netlink_packet_core::NlasIterator;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -60,7 +61,9 @@ pub(super) struct Answer(Vec<u8>);
 impl Answer {
     /// The attribute's number, whichever width it came in.
     pub(super) fn number(&self, kind: u16) -> Option<u64> {
-        let value = attributes(&self.0).find(|(found, _)| *found == kind)?.1;
+        let mut attributes = NlasIterator::new(&self.0[..]).map_while(Result::ok);
+        let attribute = attributes.find(|attribute| attribute.kind() == kind)?;
+        let value = attribute.value();
         match value.len() {
             2 => Some(u16::from_ne_bytes(value.try_into().ok()?).into()),
             4 => Some(u32::from_ne_bytes(value.try_into().ok()?).into()),
@@ -73,17 +76,6 @@ impl Answer {
     pub(super) fn u32(&self, kind: u16) -> Option<u32> {
         self.number(kind).and_then(|number| u32::try_from(number).ok())
     }
-}
-
-/// Walks `struct nlattr`s; ends at the first that does not fit.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(half(bytes, 0)?);
-        let kind = half(bytes, 2)? & 0x3fff; // Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    })
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
@@ -198,7 +190,7 @@ mod tests {
         assert_eq!(answer.u32(4), None, "more than 32 bits");
         assert_eq!(answer.number(5), None);
         for broken in [&[][..], &[0, 0, 0, 0], &[3, 0, 1, 0], &[4, 0]] {
-            assert_eq!(attributes(broken).count(), 0);
+            assert_eq!((0..8).find_map(|kind| Answer(broken.to_vec()).number(kind)), None);
         }
     }
 

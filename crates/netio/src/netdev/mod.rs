@@ -1,8 +1,8 @@
-//! What the kernel's `netdev` generic netlink family tells and sets: a device's AF_XDP offloads and hints, and the
-//! NAPI contexts of its queues (`Documentation/netlink/specs/netdev.yaml`).
+//! Reads and sets what the kernel's `netdev` generic netlink family provides: a device's AF_XDP offloads and hints, and
+//! the NAPI contexts of its queues (`Documentation/netlink/specs/netdev.yaml`).
 //!
-//! The features are what a driver *claims*: [`crate::xsk`] asks more of it before it believes. A kernel before
-//! 6.3 has no such family, and later ones tell more from release to release; what is not told is taken as absent.
+//! The features are what a driver *claims*: [`crate::xsk`] verifies more before it relies on them. A kernel before 6.3
+//! has no such family, and later ones report more with each release; what is not reported is treated as absent.
 
 mod genetlink;
 mod napi;

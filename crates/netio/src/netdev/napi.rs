@@ -1,4 +1,4 @@
-//! NAPI contexts: which an interface has, and their settings for busy polling.
+//! NAPI contexts of an interface, and their settings for busy polling.
 
 use std::io;
 use std::time::Duration;

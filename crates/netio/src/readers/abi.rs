@@ -1,4 +1,4 @@
-//! What a receiver and the readers of its UMEM share: the ABI, version 1.
+//! The ABI between a receiver and the readers of its UMEM, version 1.
 //!
 //! `include/expressway/umem.h` is the same in C; a test compiles it and compares every size and offset.
 //!

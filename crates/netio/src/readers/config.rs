@@ -1,4 +1,4 @@
-//! Who may read.
+//! The configuration of readers.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! A reader's end of the connection to whoever lets it read.
+//! The reader's end of the connection to a receiver.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

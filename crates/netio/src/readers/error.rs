@@ -1,4 +1,4 @@
-//! What readers and those who let them in can fail of.
+//! Errors of readers, and of receivers that accept them.
 
 use std::io;
 use std::path::PathBuf;

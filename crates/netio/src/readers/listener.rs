@@ -1,7 +1,7 @@
-//! The unix socket at which readers arrive, and what is passed over their connections.
+//! The unix socket to which readers connect, and what is passed over their connections.
 //!
-//! A connection is a reader's life: when it ends, however it ends, the kernel closes it and the other side is told.
-//! What this module does not do: it knows no messages and no memory.
+//! A connection lasts as long as its reader: whenever the reader ends, the kernel closes the connection and notifies
+//! the other side. This module knows no messages and no memory.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

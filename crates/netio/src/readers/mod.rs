@@ -1,4 +1,4 @@
-//! Packets lent to other processes, which read them where they lie.
+//! Packets lent to other processes, which read them in place.
 //!
 //! ```text
 //!   receiver                                                       reader ([`UmemReader`])

@@ -1,8 +1,8 @@
-//! A reader: packets that another process received, read where they lie.
+//! A reader: reads packets that another process received, in place.
 //!
-//! The receiver ([`crate::xsk::SharedUmem`]) lends packets; a reader sees them in a read-only mapping of the
-//! receiver's UMEM and gives each back when it is done. It needs no privilege but access to the receiver's
-//! socket. `include/expressway/umem.h` is the same for C.
+//! The receiver ([`crate::xsk::SharedUmem`]) lends packets. A reader sees them in a read-only mapping of the receiver's
+//! UMEM, and returns each when it is done. It needs no privileges except access to the receiver's socket.
+//! `include/expressway/umem.h` is the same for C.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! The receiver's side of one reader: its two rings, its quota and what it did.
 //!
-//! Nothing that a reader writes is believed. What it was lent is never read back, an index that
-//! cannot be makes its ring corrupt, and an address that it returns means something only where the record of
-//! [`super::table`] says that the reader has that frame.
+//! Nothing that a reader writes is trusted. Lent descriptors are never read back, an impossible index marks its ring as
+//! corrupt, and a returned address only counts if the record of [`super::table`] says that the reader has that frame.
 
 use super::abi::PacketDescriptor;
 use crate::ring::{Consumer, Producer, RingKind};

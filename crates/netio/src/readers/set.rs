@@ -1,4 +1,4 @@
-//! Sets of readers, and what tells of them.
+//! Sets of readers, and reports about them.
 
 use super::rings::ReaderStats;
 use super::table::MAX_READERS;

@@ -22,8 +22,8 @@
 //! on a cached copy of both indices and looks at the shared ones once a batch: the shared words bounce
 //! between cores.
 //!
-//! Indices that come from the other side are not believed: a distance larger than the ring marks it
-//! corrupt, after which it yields nothing and takes nothing.
+//! Indices from the other side are not trusted: a distance larger than the ring marks it as corrupt, after which it
+//! returns and accepts nothing.
 //!
 //! The code is written against [`RingMemory`], so that the same lines run over memory mapped from the
 //! kernel ([`MappedRing`]), over a fake kernel in tests and under loom. The rings between a UMEM and its readers in other

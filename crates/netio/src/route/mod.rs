@@ -1,4 +1,4 @@
-//! Where a datagram leaves: a mirror of the kernel's links, addresses, routes and neighbours.
+//! Where a datagram is sent: a mirror of the kernel's links, addresses, routes and neighbours.
 //!
 //! [`RouteMirror`] follows rtnetlink on a thread of its own and publishes immutable [`Snapshot`]s with a
 //! generation. Each worker has a [`Resolver`], which turns an address pair into the [`Path`] of the first

@@ -1,4 +1,4 @@
-//! rtnetlink sockets: one that hears of changes, one that asks; and where they come from.
+//! rtnetlink sockets: one that receives notifications, one for requests; and where they come from.
 
 use std::fmt;
 use std::io;

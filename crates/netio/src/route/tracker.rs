@@ -1,9 +1,9 @@
-//! Follows the kernel's tables: hears what has changed, reads anew what that touches.
+//! Follows the kernel's tables: receives notifications, and rereads the tables that changed.
 //!
-//! Only neighbours are taken from the notifications themselves. For everything else a notification just
-//! says which table to read again, because notifications do not tell all: IPv4 routes of an interface that
-//! goes down vanish without one (`fib_flush` in `net/ipv4/fib_frontend.c`), and IPv6 tells of changes to
-//! parts of multipath routes. An overflow of the notifications is then no special case.
+//! Only neighbours are taken from the notifications themselves. For everything else, a notification only says which
+//! table to read again, because notifications are incomplete: IPv4 routes of an interface that goes down disappear
+//! without one (`fib_flush` in `net/ipv4/fib_frontend.c`), and IPv6 reports changes to parts of multipath routes. An
+//! overflow of notifications is therefore no special case.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Moves a simulation along: turns what has something to do, then takes time to the next event.
+//! Drives a simulation: runs the turns of workers with something to do, then advances time to the next event.
 
 use std::time::Instant;
 

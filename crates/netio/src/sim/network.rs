@@ -1,4 +1,4 @@
-//! The medium between the endpoints: links, addresses, translation, and what is under way.
+//! The medium between the endpoints: links, addresses, translation, and datagrams in transit.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};

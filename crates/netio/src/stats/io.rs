@@ -1,4 +1,4 @@
-//! What a backend counts.
+//! The counters of a backend.
 
 super::counters! {
     /// Counters of one backend since it was made. Every field only grows.

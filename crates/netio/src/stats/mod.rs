@@ -1,4 +1,4 @@
-//! What backends and workers count, declared and published as `expressway-metrics` has it.
+//! The counters of backends and workers, declared and published with `expressway-metrics`.
 
 mod io;
 mod times;

@@ -1,4 +1,4 @@
-//! How long turns take.
+//! The durations of turns.
 
 use std::time::Duration;
 

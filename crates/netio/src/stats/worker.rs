@@ -1,4 +1,4 @@
-//! What a worker counts.
+//! The counters of a worker.
 
 super::counters! {
     /// Counters of one worker since it was made.

@@ -1,7 +1,7 @@
 //! Memory mapped into the process: anonymous memory for a UMEM, and the kernel's pages of a ring.
 //!
-//! A [`Mapping`] owns its pages and unmaps them when dropped. It hands out nothing but its address and
-//! length: what may be touched when is for [`crate::umem`] and [`crate::ring`] to argue.
+//! A [`Mapping`] owns its pages and unmaps them when dropped. It only gives out its address and length; [`crate::umem`]
+//! and [`crate::ring`] are responsible for what may be accessed when.
 
 #![allow(unsafe_code)] // mmap, madvise and munmap.
 

@@ -1,7 +1,7 @@
-//! System calls and memory: what every backend stands on.
+//! System calls and memory, on which every backend is built.
 //!
-//! Integer socket options, memory that is mapped, read-only views of other processes' memory, and errors with the
-//! names that manuals use. Nothing is decided here.
+//! Integer socket options, mapped memory, read-only views of other processes' memory, and errors with the names that
+//! manuals use. Nothing is decided here.
 
 #![allow(unsafe_code)] // Socket options have no safe wrapper for arbitrary names.
 

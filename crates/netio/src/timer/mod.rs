@@ -18,8 +18,8 @@
 //! one; so whatever a level holds is due before everything in the levels above it. When the current tick
 //! reaches a slot of an upper level, the slot's timers move down or fire.
 //!
-//! Moving a timer later leaves it where it is: a connection does this with each packet. Whoever meets it
-//! there puts it where it belongs by then.
+//! Moving a timer to a later time leaves it in its slot, because a connection does this with each packet. When that
+//! slot is reached, the timer is moved to where it belongs by then.
 
 use std::time::{Duration, Instant};
 

@@ -1,17 +1,19 @@
-//! Where packets and requests spend their time, hop by hop, for whoever asks while the process runs.
+//! Where packets and requests spend their time, hop by hop, recorded on request while the process runs.
 //!
-//! Each worker has a [`Tracer`], and hands clones to its backend and service. While nobody asks, a hop costs one load of a
-//! word that nobody writes and a branch. [`Tracers::start`] begins a [`Recording`]: hops of what its [`Filter`] selects
-//! become [`Event`]s in a ring of each worker, which the recording's owner reads. A ring is bounded and lock-free: a worker
-//! never waits for the reader, and what finds no room is counted. A recording ends when it is dropped.
+//! Each worker has a [`Tracer`], and gives clones to its backend and service. Without a recording, a hop costs a branch
+//! and one load of a word that nobody writes. [`Tracers::start`] begins a [`Recording`]: hops that its [`Filter`]
+//! selects become [`Event`]s in a ring per worker, which the recording's owner reads. A ring is bounded and lock-free:
+//! a worker never waits for the reader, and events for which there is no room are counted. A recording ends when it is
+//! dropped.
 //!
-//! Events of a worker come in the order of their times; a connection is with one worker, so its events do too. Nothing of a
-//! packet's content is recorded, but addresses are, and whatever services say of their requests.
+//! Events of a worker are in order of time. A connection belongs to one worker, so its events are in order too. The
+//! content of packets is not recorded, but addresses are, and whatever services report about their requests.
 //!
 //! # What belongs together
 //!
-//! A burst of packets has a mark. A service takes it before it builds ([`Tracer::begin_burst`]); the backend, which builds in between,
-//! says by what way and looks for its completion. [`Hop::Flushed`] is for all marks up to its own.
+//! A burst of packets has a mark. A service takes it before it builds the burst ([`Tracer::begin_burst`]). The backend,
+//! which builds in between, reports the send method and detects the completion. [`Hop::Flushed`] applies to all marks
+//! up to its own.
 
 mod clock;
 mod event;

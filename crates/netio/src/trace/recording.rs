@@ -1,4 +1,4 @@
-//! Who records what, and reads it.
+//! Recordings: who records what, and reads it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

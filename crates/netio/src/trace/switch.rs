@@ -1,5 +1,5 @@
-//! Has the XDP program stamp packets while somebody asks: `struct redirect_switch` (`bpf/include/redirect_shared.h`) in its
-//! memory, which this process maps.
+//! Lets the XDP program timestamp packets during recordings: sets `struct redirect_switch`
+//! (`bpf/include/redirect_shared.h`) in its memory, which this process maps.
 
 #![allow(unsafe_code)] // Words of mapped memory.
 

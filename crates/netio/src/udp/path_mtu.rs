@@ -1,4 +1,4 @@
-//! What routers said about the MTU of paths: a bounded memory by destination address.
+//! The path MTUs that routers have reported: a bounded memory by destination address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

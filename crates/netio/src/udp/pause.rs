@@ -1,7 +1,8 @@
-//! [`ReceivePause`]: has a worker's kernel sockets stop receiving, and begin again, from another thread. What they send does not change.
+//! [`ReceivePause`]: stops and resumes receiving on a worker's kernel sockets, from another thread. Sending is not
+//! affected.
 //!
-//! Two processes may have the same sockets for a while, of which one receives. The worker looks once per turn whether it is asked
-//! to, so whoever asks wakes the worker, and waits until it is paused.
+//! Two processes may have the same sockets for a while, and only one of them receives. The worker checks once per turn
+//! whether it should pause, so the caller wakes the worker and waits until it is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! The system calls that `rustix` has no safe form of: raw socket options, `recvmmsg`, `sendmmsg`, and
-//! reading the error queue. Nothing is decided here.
+//! The system calls for which `rustix` has no safe functions: raw socket options, `recvmmsg`, `sendmmsg`, and reading
+//! the error queue. Nothing is decided here.
 #![allow(unsafe_code)] // Batched messages carry pointers to buffers, and these options have no wrapper.
 
 use std::io;

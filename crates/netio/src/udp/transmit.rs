@@ -1,4 +1,4 @@
-//! What waits to be sent: messages laid back to back in one arena, queued by socket.
+//! Messages that wait to be sent: back to back in one arena, queued by socket.
 //!
 //! A message is one datagram, or a run of equal segments (the last may be shorter) for GSO. The arena only
 //! grows until everything in it has been sent, then starts again from its beginning, so what is built

@@ -1,9 +1,8 @@
 //! Frames: the fixed pieces of a UMEM, each with exactly one owner.
 //!
-//! A [`Frame`] is the program's ownership of one frame: it can be moved, not copied, and only
-//! [`super::Umem`] makes it, after its own record says that the frame is the kernel's to give back.
-//! Handing a frame to a ring consumes the handle. So a frame with two owners does not compile in the
-//! program, and cannot be made up by the kernel.
+//! A [`Frame`] is the program's ownership of one frame. It can be moved but not copied. Only [`super::Umem`] creates
+//! it, after its own record has confirmed that the kernel has the frame. Handing a frame to a ring consumes the handle.
+//! A frame with two owners therefore does not compile in the program, and the kernel cannot make one up.
 //!
 //! [`FramePool`] keeps frames that wait for work, last in first out: the frame that was used last is the one
 //! still in the cache.

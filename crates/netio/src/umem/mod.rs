@@ -5,10 +5,10 @@
 //! if that frame is with the kernel for that purpose. An address out of range, a frame that the program
 //! holds, or one returned twice is a [`BadAddress`], in release builds too.
 //!
-//! Frames have rights to them: a socket has as many as its rings have entries, a reader its quota. As long as no more are
-//! promised than there are ([`Umem::unreserved`]), none of them can starve another.
+//! Sockets and readers are entitled to frames: a socket to as many as its rings have entries, a reader to its quota. As
+//! long as no more are promised than exist ([`Umem::unreserved`]), none of them can starve another.
 //!
-//! What this module does not do: it registers nothing with the kernel and knows no rings.
+//! This module registers nothing with the kernel and knows no rings.
 
 #![allow(unsafe_code)] // Slices of memory that the kernel writes too, at times the ownership record excludes.
 

@@ -1,4 +1,4 @@
-//! Datagrams that were received and not handled, because the turn's slice was spent in the midst of a batch.
+//! Datagrams that were received but not handled, because the turn's slice was used up in the middle of a batch.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

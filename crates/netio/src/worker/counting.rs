@@ -1,4 +1,4 @@
-//! A backend seen through a counter of accepted datagrams, by which a worker knows that it makes progress.
+//! Wraps a backend to count accepted datagrams, from which a worker knows that it makes progress.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;

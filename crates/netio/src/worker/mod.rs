@@ -1,34 +1,33 @@
 //! The per-core loop: receive, process, fill, flush, sleep.
 //!
-//! A [`Worker`] drives one [`Service`] over one [`PacketIo`] on one thread, pinned if told. It runs to
-//! completion: no locks, no allocation per packet, no other thread in the way. [`Worker::run`] is the loop
-//! under the real clock; [`Worker::turn`] is one pass of it under any clock, which the simulated network
-//! uses.
+//! A [`Worker`] drives one [`Service`] over one [`PacketIo`] on one thread, which may be pinned. It runs to completion:
+//! no locks, no allocation per packet, no waiting for other threads. [`Worker::run`] is the loop with the real clock;
+//! [`Worker::turn`] is one pass with any clock, which the simulated network uses.
 //!
-//! No turn is long, whatever comes in: each part of it has a slice of its time ([`crate::slice`]), and what is not done when
-//! that is spent is done in the next turn. How long turns took is told by [`TurnTimes`].
+//! No turn is long, whatever arrives: each part of it has a slice of its time ([`crate::slice`]), and work that is left
+//! when the slice is used up is done in the next turn. [`TurnTimes`] has the durations of turns.
 //!
-//! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer, and does not
-//! spin unless told to ([`Wait`]): a turn that could send more but gets no buffers waits for a bounded, growing
-//! moment, and so does a descriptor that stays readable though nothing comes of it.
+//! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer is ready, and only spins
+//! if configured ([`Wait`]). After a turn that could send more but gets no buffers, it waits for a bounded, growing
+//! time; it does the same if a descriptor stays readable without any progress.
 //!
-//! A connection moves its timer with each packet, at the cost of a store in the wheel or a place in another list; a
-//! timer left where it was would fire for nothing, and at 1,000 requests per second that was every fourth wake-up
-//! (counted by strace).
+//! A connection moves its timer with each packet, which costs a store in the wheel or a move to another list. A timer
+//! that was not moved would fire needlessly: at 1,000 requests per second, that was every fourth wake-up (counted by
+//! strace).
 //!
-//! A turn is cut into slices by kind of work (datagrams, messages, timers, connections), each with a share of the
-//! turn's time, and whoever does several pieces of work asks between two whether the slice is used up; the first is
-//! always done, so that nothing waits for ever. A batch that is cut is copied, because frames and GRO messages cannot
-//! be left half read; nothing more is received until it is done, so that the copies are bounded by a batch and the
-//! queue stays where it was, in the socket. The clock is the slice's measure, read once per piece and not at all for
-//! the first; tests count pieces instead, and a slice of one piece must lose nothing. The reading that ends a turn
-//! begins the next one, and gives its length to the metrics.
+//! A turn is divided into slices by kind of work (datagrams, messages, timers, connections), each with a share of the
+//! turn's time. Code that does several pieces of work checks between two whether the slice is used up; the first piece
+//! is always done, so that nothing waits for ever. The rest of an interrupted batch is copied, because frames and GRO
+//! messages cannot be left half read. Nothing more is received until it is done, so the copies are bounded by a batch,
+//! and the queue remains in the socket. Slices are measured by the clock, which is read once per piece, but not for the
+//! first. Tests count pieces instead, and a slice of one piece must lose nothing. The clock reading that ends a turn
+//! also begins the next one, and gives the metrics its duration.
 //!
-//! Waiting: interrupts, busy polling in `epoll_wait` (which with `[io.napi]` keeps the device's interrupts off while
-//! packets arrive), or spinning. A spinning worker has no socket watched by epoll, because that costs whoever delivers
-//! a packet a call into epoll and its locks; and what a turn sends leaves before the kernel is asked whether it waits
-//! for frames to receive into, which takes a full fence. Busy polling needs to know the NAPI context of a queue; if the
-//! driver does not report it, nothing is polled, and that is logged.
+//! A worker waits by interrupts, by busy polling in `epoll_wait` (which with `[io.napi]` keeps the device's interrupts
+//! off while packets arrive), or by spinning. A spinning worker's sockets are not watched by epoll, because delivering
+//! a packet would then cost a call into epoll and its locks. It also sends a turn's packets before it checks whether
+//! the kernel waits for frames to receive into, which takes a full fence. Busy polling needs the NAPI context of a
+//! queue; if the driver does not report it, nothing is polled, and that is logged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@
 //! `include/uapi/linux/if_xdp.h` of Linux 6.18 unless said otherwise. A test compares the values with the
 //! `libc` crate, which has them from another hand.
 //!
-//! What this module does not do: it makes no system call and interprets nothing. What a ring is, is in [`crate::ring`].
+//! This module makes no system calls and interprets nothing. [`crate::ring`] explains rings.
 
 use crate::ring::RingOffset;
 

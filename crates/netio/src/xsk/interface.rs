@@ -1,9 +1,9 @@
-//! What the kernel says of interfaces: index, MTU, up or down, and that something changed.
+//! Interface information from the kernel: index, MTU, up or down, and notification of changes.
 //!
-//! One netlink socket subscribed to link changes makes a worker wake when an interface goes down, comes
-//! back or disappears. The messages are not read for their content: any of them makes the owner ask for the
-//! state of its few interfaces anew, so a lost message (ENOBUFS) costs nothing. (XSKs themselves tell nothing:
-//! `xsk_poll` in `net/xdp/xsk.c` never answers EPOLLERR.)
+//! One netlink socket that is subscribed to link changes wakes a worker when an interface goes down, comes back or
+//! disappears. The content of the messages is ignored: after any message, the owner requests the state of its few
+//! interfaces again, so a lost message (ENOBUFS) does no harm. (XSKs themselves do not report this: `xsk_poll` in
+//! `net/xdp/xsk.c` never returns EPOLLERR.)
 
 #![allow(unsafe_code)] // ioctl with an `ifreq`.
 

@@ -1,5 +1,5 @@
-//! What the redirect program wrote in front of a received packet: `struct redirect_metadata`
-//! (`bpf/include/redirect_shared.h`), which is the truth for the layout.
+//! The metadata that the redirect program writes in front of a received packet: `struct redirect_metadata` in
+//! `bpf/include/redirect_shared.h`, which defines the layout.
 
 use crate::io::{Hints, TimeSource, Timestamp, VlanHint};
 

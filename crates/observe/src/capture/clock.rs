@@ -1,4 +1,4 @@
-//! From the monotonic clock, which the kernel's side stamps packets with, to the epoch.
+//! Converts the monotonic time of the kernel's timestamps to time since the epoch.
 
 use rustix::time::{ClockId, clock_gettime};
 

@@ -1,4 +1,4 @@
-//! Why nothing can be captured, and what cannot be.
+//! Why nothing can be captured, and notes about what cannot be captured.
 
 use std::fmt;
 use std::io;

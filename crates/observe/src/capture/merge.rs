@@ -1,4 +1,4 @@
-//! Records of several CPUs in the order of their time, each with what belongs to it.
+//! Merges records of several CPUs by time, each with its additional records.
 
 use expressway_xbpf::{CaptureKind, CaptureRecord, PerfRings};
 

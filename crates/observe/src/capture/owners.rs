@@ -1,8 +1,8 @@
-//! Whose socket it is: from the inode that the kernel's hooks give to the process that has it open.
+//! The owners of sockets: from the inode that the kernel's hooks record to the process that has it open.
 //!
-//! The inode comes with each record, so that no list of AF_XDP sockets (sock_diag, a module that many kernels lack) has to
-//! be asked, and sockets of every family are known alike. Only sockets that were asked for are remembered. /proc is looked
-//! through in parts, so that a host with very many descriptors holds up nobody.
+//! Each record contains the inode, so no list of AF_XDP sockets is needed (sock_diag, a module that many kernels lack),
+//! and this works for sockets of every family. Only sockets that were asked for are remembered. /proc is searched in
+//! parts, so that a host with very many descriptors causes no long pauses.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, ReadDir};

@@ -1,4 +1,4 @@
-//! Which hooks and XDP programs are attached, and what is not.
+//! The hooks and XDP programs that are attached, and those that cannot be.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -266,7 +266,7 @@ impl Attached {
         self.keep(Note {
             interface: Some(self.shown_as(index)),
             text: format!(
-                "interface {name}: gap: what the XDP program {program} that has come dropped or sent back in its first \
+                "interface {name}: gap: what the new XDP program {program} dropped or sent back in its first \
                  {length} is not shown"
             ),
             gap: true,

@@ -1,6 +1,6 @@
-//! Captures as files: pcapng written with all that a packet's record says, pcapng and pcap read.
+//! Capture files: writes pcapng with everything that is known of a packet, and reads pcapng and pcap.
 //!
-//! A finished file is valid whatever happened; one that is being written has whole blocks only.
+//! A finished file is always valid; a file being written only contains whole blocks.
 
 mod block;
 mod names;

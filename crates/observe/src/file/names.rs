@@ -1,4 +1,4 @@
-//! How a capture is spread over files, and what they are called: as tcpdump does it.
+//! How a capture is divided into files, and their names: as in tcpdump.
 
 use std::path::PathBuf;
 use std::time::Duration;

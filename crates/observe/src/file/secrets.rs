@@ -1,4 +1,4 @@
-//! A TLS key log that is followed: what others append to it (`SSLKEYLOGFILE`) becomes decryption secrets of a capture.
+//! Follows a TLS key log (`SSLKEYLOGFILE`): what others append to it becomes decryption secrets of a capture.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};

@@ -1,4 +1,4 @@
-//! Where a capture's octets go.
+//! Where the bytes of a capture go.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};

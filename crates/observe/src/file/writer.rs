@@ -1,4 +1,5 @@
-//! The writer of a capture: blocks gathered, held back for the secrets that they need, and spread over files.
+//! The writer of a capture: it collects blocks, holds them back for the secrets that they need, and divides them into
+//! files.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

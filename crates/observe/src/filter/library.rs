@@ -1,5 +1,5 @@
-//! libpcap's compiler, loaded when the first filter is: nothing else of this project needs libpcap, and no packet goes
-//! through it but one that the kernel's side of a filter could not decide.
+//! libpcap's compiler, loaded with the first filter. Nothing else in this project needs libpcap, and it only sees
+//! packets that the kernel's side of a filter could not decide.
 #![allow(unsafe_code, reason = "libpcap's C interface")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};

@@ -1,7 +1,7 @@
 //! Filters: pcap-filter(7) text, compiled by libpcap, run in the kernel.
 //!
-//! The classic BPF that libpcap makes is translated and takes the place of a stub in the object that is loaded. In the kernel it
-//! sees the first 512 bytes of a packet; what these do not decide is decided by libpcap in user space.
+//! The classic BPF from libpcap is translated, and replaces a stub in the object that is loaded. In the kernel it sees
+//! the first 512 bytes of a packet; if these are not enough, libpcap decides in user space.
 
 mod library;
 mod translation;

@@ -1,11 +1,11 @@
 //! From classic BPF to eBPF.
 //!
-//! A classic program sees a packet by loads at offsets, each of which ends the program with "no match" if it lies beyond
-//! the packet. The same here, but for a load beyond the octets that the kernel's side holds of a longer packet: it
-//! cannot be told then, and user space decides.
+//! A classic program reads a packet by loads at offsets; a load beyond the packet ends the program with "no match". So
+//! it does here, except for a load beyond the bytes that the kernel's side holds of a longer packet: the result is then
+//! unknown, and user space decides.
 //!
-//! Registers: r1 the held octets, r2 how many they are, r3 the packet's length, r0 is A, r4 is X, r5 is scratch; the memory
-//! M is on the stack.
+//! Registers: r1 points to the held bytes, r2 is their number, r3 the packet's length, r0 is A, r4 is X, r5 is scratch;
+//! the memory M is on the stack.
 
 use expressway_xbpf::CaptureFilter;
 

@@ -1,8 +1,8 @@
 //! QUIC connections across changes of address and of connection ID.
 //!
-//! A conversation and a connection ID that occur together belong to one connection; so a client that comes from another
-//! address with the ID it had stays one, and so does one that takes another ID without moving. Who changes both at
-//! once cannot be followed, which is what RFC 9000 (section 9.5) wants.
+//! A conversation and a connection ID that occur together belong to one connection. A client therefore keeps its
+//! connection if it moves to another address with the same ID, or uses another ID at the same address. A client that
+//! changes both at once cannot be followed, which is the intention of RFC 9000 (section 9.5).
 
 use std::collections::HashMap;
 

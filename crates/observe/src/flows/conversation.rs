@@ -1,4 +1,4 @@
-//! Who talks with whom, without a direction.
+//! The two ends of a conversation, without a direction.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! What CPUs do, by `/proc/stat`.
+//! CPU usage, from `/proc/stat`.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Samples in a file: a line that says what it is, then a sample a line, in JSON.
+//! Samples in a file: a header line, then one sample per line, in JSON.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};

@@ -1,8 +1,8 @@
-//! What passes an interface by flow, AF_XDP included: [`Flows`] reads the kernel's counters into [`Sample`]s, [`Model`] makes
-//! rates and tables of them, [`Recorder`] and [`Recording`] keep samples in a file.
+//! The traffic of an interface by flow, AF_XDP included. [`Flows`] reads the kernel's counters into [`Sample`]s,
+//! [`Model`] computes rates and tables from them, [`Recorder`] and [`Recording`] keep samples in a file.
 //!
-//! The kernel's side is `bpf/flows.bpf.c`. A [`Sample`] is all that goes between the two halves, so a recording shows what
-//! the screen showed.
+//! The kernel's side is `bpf/flows.bpf.c`. [`Sample`]s are all that passes between reading and showing, so a recording
+//! shows what the screen showed.
 
 mod connections;
 mod conversation;

@@ -1,7 +1,7 @@
-//! Tables with rates out of samples.
+//! Computes tables with rates from samples.
 //!
-//! Bounded: 40 seconds of history in slots of about one, and so many conversations; those with the fewest octets give way.
-//! Totals come from the samples' totals, so they hold for what has no row, too.
+//! It is bounded: 40 seconds of history in slots of about one second, and a maximum number of conversations, of which
+//! those with the fewest bytes are evicted. Totals are those of the samples, so they include packets that have no row.
 
 mod history;
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The kernel's counters of one interface, read into samples.
+//! Reads the kernel's counters of one interface into samples.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_xbpf::{
     DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, drop_reasons,
 };
@@ -255,10 +255,7 @@ fn add(flows: &mut HashMap<Conversation, Flow>, entry: &FlowEntry, counts: &Flow
     flow.dropped += dropped;
     flow.quic |= entry.quic;
     if !entry.key.out && !entry.cid.is_empty() {
-        flow.cid = entry.cid.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
+        flow.cid = HEX.encode(&entry.cid);
     }
 }
 

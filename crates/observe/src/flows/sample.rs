@@ -1,4 +1,4 @@
-//! What was counted between two readings.
+//! The counts between two readings.
 
 use expressway_xbpf::FlowCounts;
 use serde::{Deserialize, Serialize};

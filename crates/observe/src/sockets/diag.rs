@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Duration;
 
+use netlink_packet_core::NlasIterator;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -106,7 +107,8 @@ fn socket(body: &[u8]) -> Option<Socket> {
         statistics: Statistics::default(),
         holders: Vec::new(),
     };
-    for (kind, value) in attributes(body.get(MESSAGE..)?) {
+    for attribute in NlasIterator::new(body.get(MESSAGE..)?).map_while(Result::ok) {
+        let value = attribute.value();
         let ring = || {
             word(value, 0).filter(|entries| *entries > 0).map(|entries| Ring {
                 entries,
@@ -115,7 +117,7 @@ fn socket(body: &[u8]) -> Option<Socket> {
                 consumed: None,
             })
         };
-        match kind {
+        match attribute.kind() {
             INFO => {
                 socket.interface = word(value, 0).filter(|index| *index != 0);
                 socket.queue = word(value, 4).unwrap_or(0);
@@ -144,17 +146,6 @@ fn statistics(value: &[u8]) -> Option<Statistics> {
         fill_ring_empty: long(3)?,
         tx_invalid_descriptors: long(4)?,
         tx_ring_empty: long(5)?,
-    })
-}
-
-/// Walks `struct nlattr`s; ends at the first that does not fit.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::from(half(bytes, 0)?);
-        let kind = half(bytes, 2)? & 0x3fff; // Without NLA_F_NESTED and NLA_F_NET_BYTEORDER.
-        let value = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
     })
 }
 

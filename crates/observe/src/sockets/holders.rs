@@ -1,4 +1,4 @@
-//! Which processes hold which sockets, by `/proc`.
+//! Which processes hold which sockets, from `/proc`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

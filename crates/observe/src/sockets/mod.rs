@@ -1,8 +1,8 @@
 //! The AF_XDP sockets of the host: what each is bound to, how full its rings are, what it lost, and whose it is.
 //!
-//! Two sources, of which one is enough. The iterator (`bpf/sockets.bpf.c`) sees the sockets of all network namespaces, fill
-//! levels and holders, and needs CAP_BPF and CAP_PERFMON. Without it sock_diag(7) tells of the caller's network namespace
-//! the sizes of rings and the statistics, and `/proc` who holds them.
+//! There are two sources, of which one is enough. The iterator (`bpf/sockets.bpf.c`) sees the sockets of all network
+//! namespaces, their fill levels and holders, and needs CAP_BPF and CAP_PERFMON. Without it, sock_diag(7) gives ring
+//! sizes and statistics for the caller's network namespace, and `/proc` gives the holders.
 
 mod diag;
 mod holders;

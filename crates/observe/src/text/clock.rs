@@ -1,4 +1,4 @@
-//! The times at the beginning of lines.
+//! Times at the beginning of lines.
 
 use std::fmt::Write;
 

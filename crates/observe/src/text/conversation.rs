@@ -1,4 +1,4 @@
-//! What was seen of conversations: as many as the table has places, the newest.
+//! What is known of conversations, for as many of the newest as the table has room for.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;

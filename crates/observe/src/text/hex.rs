@@ -1,4 +1,4 @@
-//! The octets of a packet under its line.
+//! The bytes of a packet under its line.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Octets of which fewer may have been captured than there were, and texts that terminals can bear.
+//! Bytes of which only some may have been captured, and text that is safe for terminals.
 
 use std::fmt::{self, Display};
 
@@ -77,14 +77,5 @@ impl Display for Escaped<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// Octets in hexadecimal.
-pub(super) struct Hex<'a>(pub(super) &'a [u8]);
-
-impl Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

@@ -1,7 +1,7 @@
-//! A line per packet, like tcpdump's: when, where, which way, what became of it, whose it is, and what it says.
+//! One line per packet, like tcpdump's: time, interface, direction, fate, process and contents.
 //!
-//! Whatever the octets are, a line is bounded, and takes time in proportion to what was captured. Nothing from a packet, a
-//! process or a file reaches a terminal unescaped.
+//! Whatever the bytes are, the length of a line is bounded, and printing takes time in proportion to what was captured.
+//! Nothing from a packet, a process or a file reaches a terminal unescaped.
 
 mod arp;
 mod clock;

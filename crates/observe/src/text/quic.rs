@@ -1,9 +1,12 @@
-//! QUIC: what every version shows (RFC 8999) and what versions 1 and 2 show without keys (RFC 9000, section 17; RFC 9369).
+//! QUIC: what is visible in every version (RFC 8999), and in versions 1 and 2 without keys (RFC 9000, section 17; RFC
+//! 9369).
 
 use std::fmt::Write;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+
 use super::conversation::{Conversations, Known, Pair};
-use super::line::{Bytes, Hex};
+use super::line::Bytes;
 
 const LONG: u8 = 0x80;
 const FIXED: u8 = 0x40;
@@ -91,7 +94,7 @@ fn short(packet: Bytes<'_>, cid: Option<usize>, out: &mut String) {
     out.push_str("1-RTT");
     let Some(first) = packet.u8(0) else { return };
     if let Some(cid) = cid.filter(|cid| *cid > 0).and_then(|cid| packet.captured().get(1..1 + cid)) {
-        let _ = write!(out, " dcid {}", Hex(cid));
+        let _ = write!(out, " dcid {}", HEX.encode_display(cid));
     }
     if first & 0x20 != 0 {
         out.push_str(" spin");
@@ -164,7 +167,7 @@ impl<'a> LongHeader<'a> {
                 out.push_str(" versions");
                 let versions = self.rest.captured().chunks_exact(4);
                 for version in versions.take(SHOWN) {
-                    let _ = write!(out, " {}", Hex(version));
+                    let _ = write!(out, " {}", HEX.encode_display(version));
                 }
                 None
             }
@@ -209,6 +212,6 @@ struct Id<'a>(&'a [u8]);
 
 impl std::fmt::Display for Id<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.is_empty() { f.write_str("-") } else { write!(f, "{}", Hex(self.0)) }
+        if self.0.is_empty() { f.write_str("-") } else { write!(f, "{}", HEX.encode_display(self.0)) }
     }
 }

@@ -1,4 +1,5 @@
-//! RTP (RFC 3550). Its header has little to tell it by, so it is believed when a second packet follows the first.
+//! RTP (RFC 3550). Its header has few distinctive features, so it is only recognised when a second packet follows the
+//! first.
 
 use std::fmt::Write;
 

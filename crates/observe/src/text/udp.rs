@@ -1,4 +1,4 @@
-//! UDP (RFC 768), and what a datagram seems to be.
+//! UDP (RFC 768), and the protocol that a datagram seems to carry.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

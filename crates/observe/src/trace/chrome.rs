@@ -1,8 +1,8 @@
 //! The Trace Event Format (JSON object form), as Perfetto and chrome://tracing read it.
 //!
-//! Workers are threads of one process, on which datagrams, bursts and flushes are slices. Requests are nestable asynchronous
-//! events of another, a thread for each connection: the steps of a request lie within it. Written as events come, so that
-//! nothing has to be kept.
+//! Workers are threads of one process, with datagrams, bursts and flushes as slices. Requests are nestable asynchronous
+//! events of another process, with a thread for each connection; the steps of a request are nested in it. Events are
+//! written as they arrive, so nothing has to be kept.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! A trace as text: a JSON document a line.
+//! A trace as text: one JSON document per line.
 
 use expressway_netio::trace::Event;
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub enum Control {
         /// Events lost since the beginning, because the reader was slow.
         lost: u64,
     },
-    /// The last line: the time is over.
+    /// The last line: the time limit was reached.
     End {
         /// When, in nanoseconds of CLOCK_MONOTONIC.
         time: u64,

@@ -1,10 +1,11 @@
-//! Traces of a running process: what its tracer ([`expressway_netio::trace`]) records, line by line, and what becomes of it.
+//! Traces of a running process: what its tracer ([`expressway_netio::trace`]) records, line by line, and how it is
+//! evaluated.
 //!
 //! * An [`Order`] says what is to be traced. [`Stream`] is the process's side: a recording as lines of JSON.
 //! * [`Model`] is the reader's: it puts the hops of requests together and keeps how long each [`Step`] took.
 //! * [`Chrome`] writes the Trace Event Format, which Perfetto and chrome://tracing read.
 //!
-//! A process that is slow to be read loses events, and says how many: then requests lack hops, and none is made up.
+//! If the reader is too slow, the process loses events and says how many. Requests then lack hops; none is made up.
 
 mod chrome;
 mod line;

@@ -1,4 +1,4 @@
-//! Hops put together: requests, and how long their steps took.
+//! Combines hops into requests, and computes the duration of their steps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;

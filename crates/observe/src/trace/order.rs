@@ -1,7 +1,8 @@
-//! What is to be traced, as it is asked for.
+//! The parameters of a trace, as they are requested.
 
 use std::net::{IpAddr, SocketAddr};
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_netio::trace::{Filter, ID, Options};
 use serde::{Deserialize, Serialize};
 
@@ -62,15 +63,6 @@ fn client(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 fn connection(text: &str) -> Result<Vec<u8>, String> {
     let wrong =
         || format!("connection is {text:?}: must be 1 to {ID} bytes of a connection ID in hexadecimal");
-    let byte = |pair: &[u8]| {
-        let digit = |digit: &u8| char::from(*digit).to_digit(16);
-        match pair {
-            [high, low] => Some((digit(high)? * 16 + digit(low)?) as u8),
-            _ => None,
-        }
-    };
-    if text.is_empty() || text.len() > 2 * ID {
-        return Err(wrong());
-    }
-    text.as_bytes().chunks(2).map(byte).collect::<Option<_>>().ok_or_else(wrong)
+    let id = HEX.decode(text.as_bytes()).ok();
+    id.filter(|id| (1..=ID).contains(&id.len())).ok_or_else(wrong)
 }

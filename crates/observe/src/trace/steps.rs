@@ -1,4 +1,4 @@
-//! How long steps took.
+//! The durations of steps.
 
 use hdrhistogram::Histogram;
 

@@ -1,4 +1,4 @@
-//! A recording as lines, for as long as it was asked for.
+//! A recording as lines, for the requested time.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Stream {
         Self { recording: Some(recording), order, begun: None, told, places, events: 0 }
     }
 
-    /// The next lines. When the time is over nothing more is recorded, and what was is told.
+    /// The next lines. When the time limit was reached nothing more is recorded, and what was is told.
     pub fn poll(&mut self) -> Next {
         let Some(recording) = &mut self.recording else { return Next::End };
         let (now, mut out) = (Instant::now(), Vec::new());

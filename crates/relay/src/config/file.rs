@@ -138,7 +138,10 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
     for (table, room) in file.room.iter().zip(&rooms).filter(|_| webrtc.is_none()) {
         let wanted = table.get_ref().whip.as_ref().filter(|_| room.whip);
         if let Some(wanted) = wanted.or(table.get_ref().whep.as_ref().filter(|_| room.whep)) {
-            return Err(at((wanted.span(), "there is no [webrtc]: say there where sessions come to".into())));
+            return Err(at((
+                wanted.span(),
+                "there is no [webrtc]: add it, with the addresses for sessions".into(),
+            )));
         }
     }
     keys_differ(&file.room, &rooms).map_err(at)?;
@@ -146,7 +149,7 @@ pub(super) fn parse(source: &SourceFile) -> Result<Config, ConfigError> {
     let lost = file.room.iter().zip(&rooms).find(|(_, room)| room.moq && moq.is_none());
     if let Some((table, _)) = lost {
         let span = table.get_ref().moq.as_ref().map_or(table.span(), Spanned::span);
-        return Err(at((span, "there is no [moq]: say there where sessions come to".into())));
+        return Err(at((span, "there is no [moq]: add it, with the addresses for sessions".into())));
     }
     let sessions = webrtc.iter().flat_map(|webrtc| &webrtc.listen).map(|address| (*address, "[webrtc]"));
     let of_moq = moq.iter().flat_map(|moq| &moq.listen).map(|address| (*address, "[moq]"));
@@ -192,7 +195,7 @@ fn keys_differ(tables: &[Spanned<RoomTable>], rooms: &[Room]) -> Result<(), Prob
         for (table, keys) in publisher.into_iter().chain(outputs) {
             if let Some(other) = places.insert(keys.key(), room.name.as_str()) {
                 let problem =
-                    format!("SRTP keys are for one room or out each: this one is also used in `{other}`");
+                    format!("each SRTP key is for a single room or out: this one is also used in `{other}`");
                 return Err((table.span(), problem));
             }
         }
@@ -221,7 +224,8 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     let from = match (&table.from, &table.rtp_in) {
         (Some(from), _) => Some(host(from, false)?),
         (None, Some(input)) if is_group => {
-            let problem = "a group cannot send: set `from` to the address that receivers are to see";
+            let problem =
+                "a multicast group cannot send: set `from` to the address that receivers should see";
             return Err((input.span(), problem.into()));
         }
         _ => input,
@@ -318,17 +322,17 @@ fn outputs(table: &RoomTable, from: Option<SocketAddr>, folder: &Path) -> Result
         let (address, mut output): (&Spanned<SocketAddr>, Output) = output?;
         host(address, true)?;
         let Some(from) = from else {
-            let problem = "set `from` to the address that receivers are to see, or `rtp_in`";
+            let problem = "set `from` to the address that receivers should see, or `rtp_in`";
             return Err((address.span(), problem.into()));
         };
         if output.address.is_ipv4() != from.is_ipv4() {
             return Err((
                 address.span(),
-                format!("is of another family than {from}, which it would be sent from"),
+                format!("is not of the same address family as {from}, from which it would be sent"),
             ));
         }
         if output.address == from {
-            return Err((address.span(), "is this room's own address: a loop".into()));
+            return Err((address.span(), "is this room's own address: this would loop".into()));
         }
         if table.payload == Payload::Any {
             if output.is_rewritten() || output.srtp.is_some() {
@@ -433,7 +437,7 @@ fn apart<'a>(
     for (table, room) in tables.iter().zip(rooms) {
         for output in &room.outputs {
             if let Some(other) = addresses.get(&output.address) {
-                let problem = format!("`{other}` receives on {}: that may go in a circle", output.address);
+                let problem = format!("`{other}` receives on {}: this may loop", output.address);
                 return Err((table.get_ref().name.span(), problem));
             }
         }
@@ -534,6 +538,6 @@ mod tests {
                 .replace("192.0.2.50:5004", "192.0.2.1:5004")
                 .replace("in = \"192.0.2.1:5004", "in = \"192.0.2.1:6004")
         );
-        assert!(parsed(&circle).unwrap_err().to_string().contains("in a circle"));
+        assert!(parsed(&circle).unwrap_err().to_string().contains("this may loop"));
     }
 }

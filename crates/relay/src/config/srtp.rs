@@ -4,11 +4,15 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use boring::base64;
+use expressway_settings::secret;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::file::Problem;
 use crate::srtp::{Keys, Profile};
+
+/// Bytes of a key's file at most: 60 in base64, and white space.
+const LARGEST: u64 = 256;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,8 +32,9 @@ impl SrtpTable {
             (Some(key), None) => key.get_ref().clone(),
             (None, Some(file)) => {
                 let path = folder.join(file);
-                std::fs::read_to_string(&path)
-                    .map_err(|error| wrong(format!("{}: {error}", path.display())))?
+                let problem = |problem: String| wrong(format!("{}: {problem}", path.display()));
+                let (bytes, _) = secret::read(&path, LARGEST).map_err(|error| problem(error.to_string()))?;
+                String::from_utf8(bytes).map_err(|error| problem(error.to_string()))?
             }
             _ => return Err(wrong("set one of `key` and `key_file`".into())),
         };
@@ -118,7 +123,8 @@ mod tests {
         ] {
             let error = parse(rooms).unwrap_err();
             assert!(
-                error.starts_with(&format!("relay.toml:{line}:")) && error.contains("SRTP keys are for one"),
+                error.starts_with(&format!("relay.toml:{line}:"))
+                    && error.contains("each SRTP key is for a single"),
                 "{error}"
             );
         }

@@ -123,7 +123,7 @@ impl WebRtcTable {
         };
         let mixed = listen.iter().zip(&announce).find(|(own, told)| own.is_ipv4() != told.is_ipv4());
         if let Some((own, told)) = mixed {
-            return Err((span, format!("{own} is announced as {told}, of another family")));
+            return Err((span, format!("{own} is announced as {told}, which is of another address family")));
         }
         let tls = match (self.certificate, self.private_key) {
             (None, None) => None,
@@ -194,7 +194,7 @@ mod tests {
             (&SMALL.replace("192.0.2.1:3478", "0.0.0.0:3478"), "whip = true", "an address of this host"),
             (&SMALL.replace("\"192.0.2.1:3478\"", ""), "whip = true", "1 to 8 addresses"),
             (&more("announce = []"), "whip = true", "one for each"),
-            (&more("announce = [\"[2001:db8::1]:1\"]"), "whip = true", "another family"),
+            (&more("announce = [\"[2001:db8::1]:1\"]"), "whip = true", "another address family"),
             (&more("certificate = \"a.pem\""), "whip = true", "go together"),
             (&more("token_keys = \"/there/is/none\""), "whip = true", "/there/is/none"),
             (&more("sessions = 0"), "whip = true", "1 to 65536"),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use expressway_web::hex;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use str0m::bwe::Bitrate;
 use str0m::change::SdpOffer;
 use str0m::config::DtlsCert;
@@ -106,7 +106,7 @@ pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Ag
     let sections = offer.lines().filter(|line| line.starts_with("m=")).count();
     if !(1..=SECTIONS).contains(&sections) {
         return Err(format!(
-            "the offer has {sections} media sections: one of sound, one of pictures at most"
+            "the offer has {sections} media sections: at most one of audio and one of video are allowed"
         ));
     }
     // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.
@@ -123,7 +123,7 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
     // The parser's own words contain an address of this process's memory.
     let offer = SdpOffer::from_sdp_string(&plain(offer, role)).map_err(|_| "the offer is not valid SDP")?;
     let ufrag = identity.ufrags.issue(worker);
-    let pass = hex::encode(&random::<16>());
+    let pass = HEX.encode(&random::<16>());
     let mut config = Rtc::builder()
         .set_crypto_provider(Arc::clone(&identity.provider))
         .set_dtls_cert(identity.certificate.clone())

@@ -1,10 +1,9 @@
 //! Files with bearer tokens (RFC 6750).
 
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
-use crate::secret;
+use crate::secret::{Access, read_text};
 
 /// Tokens of a file at most: those of several clients, and earlier ones while they change.
 pub const TOKENS: usize = 16;
@@ -40,16 +39,7 @@ impl fmt::Debug for Token {
 /// # Errors
 /// What is wrong, and what to do, without the file's name.
 pub fn read_tokens(path: &Path) -> Result<Vec<Token>, String> {
-    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
-    let (file, mode) = secret::open(path).map_err(unreadable)?;
-    if mode & 0o007 != 0 {
-        return Err("is for everybody: chmod o= it".to_owned());
-    }
-    let mut text = String::new();
-    let length = file.take(LARGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
-    if length as u64 > LARGEST {
-        return Err(format!("is longer than {LARGEST} bytes"));
-    }
+    let text = read_text(path, LARGEST, Access::Group)?;
     parse(&text)
 }
 
@@ -122,7 +112,7 @@ mod tests {
         assert!(with(0o644).unwrap_err().contains("chmod"));
         assert_eq!(with(0o640).unwrap().len(), 1);
         std::fs::write(&path, "#".repeat(1 << 20)).unwrap();
-        assert!(with(0o600).unwrap_err().contains("longer than"));
+        assert!(with(0o600).unwrap_err().contains("more than 65536 bytes"));
         std::fs::remove_file(&path).unwrap();
         assert!(read_tokens(&path).unwrap_err().contains("cannot be read"));
         assert!(read_tokens(Path::new("/dev/null")).unwrap_err().contains("not a plain file"));

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use serde::Deserialize;
 
 use super::{Ring, TicketKey};
@@ -32,25 +33,17 @@ fn text(bytes: &[u8]) -> Option<&str> {
 fn document(text: &str) -> Result<Ring, String> {
     let document: Document =
         toml::from_str(text).map_err(|error| error.message().lines().collect::<Vec<_>>().join(" "))?;
-    let optional = |name, key: Option<String>| key.map(|key| hex(name, &key)).transpose();
+    let optional = |name, digits: Option<String>| digits.map(|digits| key(name, &digits)).transpose();
     Ok(Ring {
-        current: hex("current", &document.current)?,
+        current: key("current", &document.current)?,
         next: optional("next", document.next)?,
         previous: optional("previous", document.previous)?,
     })
 }
 
-fn hex(name: &str, digits: &str) -> Result<TicketKey, String> {
-    let wrong = || format!("{name}: give 160 hexadecimal digits (openssl rand -hex 80)");
-    let mut bytes = [0; TicketKey::BYTES];
-    if digits.len() != 2 * bytes.len() {
-        return Err(wrong());
-    }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
-        let (high, low) = digit(pair[0]).zip(digit(pair[1])).ok_or_else(wrong)?;
-        *byte = (high * 16 + low) as u8;
-    }
+fn key(name: &str, digits: &str) -> Result<TicketKey, String> {
+    let bytes = HEX.decode(digits.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+    let bytes = bytes.ok_or_else(|| format!("{name}: give 160 hexadecimal digits (openssl rand -hex 80)"))?;
     Ok(TicketKey::from_bytes(&bytes))
 }
 
@@ -88,12 +81,11 @@ mod tests {
     #[test]
     fn both_formats_say_the_same() {
         let [one, two, three]: [[u8; 80]; 3] = [1, 2, 0xfe].map(|byte| [byte; 80]);
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let text = format!(
             "current = \"{}\"\nprevious = \"{}\"\nnext = \"{}\"\n",
-            hex(&one),
-            hex(&two),
-            hex(&three).to_uppercase()
+            HEX.encode(&one),
+            HEX.encode(&two),
+            HEX.encode(&three).to_uppercase()
         );
         assert_eq!(parsed(text.as_bytes()).unwrap(), parsed(&[one, two, three].concat()).unwrap());
         let only = parsed(&one).unwrap();

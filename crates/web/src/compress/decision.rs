@@ -1,4 +1,4 @@
-//! Whether a response is compressed, and what its head says then.
+//! Whether a response is compressed, and how its head changes.
 
 use std::sync::Arc;
 

@@ -1,17 +1,18 @@
-//! Responses compressed on their way out.
+//! Compression of responses.
 //!
 //! ```text
 //!   a file of up to 1 MiB ──▶ one job for all who ask ──▶ a block, kept in the block cache ──▶ clients
 //!   all else ──▶ 32 KiB at a time ──▶ a job on a reader thread ──▶ client; flushed when the source has no more for now
 //! ```
 //!
-//! No worker compresses: reader threads do. What a compressor takes is counted in [`Memory`](crate::memory::Memory), of
-//! whose budget they may take an eighth, and a connection has four at most; who finds no place gets the response as it
-//! is, since that is always right. A file's result depends on no client's reading, and holds no compressor, so the files that
-//! most sites have cannot be kept uncompressed by clients that do not read.
+//! Reader threads compress, never workers. A compressor's memory is counted in [`Memory`](crate::memory::Memory);
+//! together they may use an eighth of its budget, and a connection has at most four. Beyond these limits a response is
+//! sent uncompressed, which is always correct. Compressing a small file does not depend on a client's reading and holds
+//! no compressor afterwards. Clients that do not read therefore cannot prevent the compression of the files that most
+//! sites consist of.
 //!
-//! This comes after what answers and after the site's rules, so it sees the head that leaves. Readers are shared with the disk,
-//! which is bearable because jobs are short and the queue's turns are by connection.
+//! Compression comes after the handler and the site's rules, so it sees the final head. It shares the reader threads
+//! with the disk, which is acceptable because jobs are short and the queue serves connections in turn.
 
 mod decision;
 mod encoder;

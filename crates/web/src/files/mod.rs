@@ -13,11 +13,11 @@
 //!
 //! # Files that are rewritten in place
 //!
-//! Changes are detected by timestamps, and file systems count them in ticks (1 to 10 ms before Linux 6.13,
-//! which gives a file that was inspected its own). So data read within a tick of a file's change is not
-//! cached, data read within two seconds is not reused afterwards, and meanwhile the ETag is weak and there is
-//! no `last-modified` (RFC 9110, 8.8.2.2). Content replaced by other content of the same length and
-//! modification time is detected by the change time, which nobody can restore.
+//! Changes are detected by timestamps, which file systems count in ticks (1 to 10 ms before Linux 6.13, which gives a
+//! file that was inspected its own). Data read within a tick of a file's change is therefore not cached, and data read
+//! within two seconds is not reused afterwards. Meanwhile the ETag is weak and there is no `last-modified` (RFC 9110,
+//! 8.8.2.2). Content replaced by other content of the same length and modification time is detected by the change time,
+//! which cannot be restored.
 //!
 //! What cannot be detected: two changes within a tick while a body is being read; a write that continues
 //! after its times were set, whose pages a body may contain in part; stores to a mapped file, which set times

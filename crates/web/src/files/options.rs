@@ -1,4 +1,4 @@
-//! What can be tuned: once a process ([`FileOptions`]) and once a site ([`FilesConfig`]).
+//! Options: per process ([`FileOptions`]) and per site ([`FilesConfig`]).
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Blocks of other things than files, read by the same threads, and other work of theirs.
+//! Blocks of things other than files, read by the same threads, and other work for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;

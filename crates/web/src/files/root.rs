@@ -1,4 +1,4 @@
-//! The root directory of a site: the only way by which paths reach the file system.
+//! The root directory of a site: the only way from a path to the file system.
 
 use std::io;
 use std::os::fd::OwnedFd;

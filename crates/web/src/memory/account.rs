@@ -1,4 +1,4 @@
-//! What one connection holds.
+//! The memory that one connection holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

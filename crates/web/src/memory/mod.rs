@@ -1,4 +1,4 @@
-//! Memory that clients pin: counted from allocation until it is freed, with limits.
+//! Memory that clients pin, counted from allocation until it is freed, and limited.
 //!
 //! ```text
 //!   Memory   the process: blocks of files outside the cache, and what connections own
@@ -8,19 +8,18 @@
 //!   Account  a connection: what it owns, and the blocks that it keeps from being freed
 //! ```
 //!
-//! A connection may hold an eighth of what the process has left (a dynamic threshold; Choudhury and Hahne,
-//! 1998), and never more than its own limit. So connections that take all they may leave room for new ones: n
-//! of them end up holding n/(n+8) of the budget, and one more may hold an eighth of the rest.
+//! A connection may hold an eighth of what the process has left (a dynamic threshold; Choudhury and Hahne, 1998), and
+//! never more than its own limit. Connections that use all they may therefore leave room for new ones: n of them end up
+//! holding n/(n+8) of the budget, and one more may hold an eighth of the rest.
 //!
 //! Ledgers report to the process in steps, so that handling a packet touches nothing shared.
 //!
-//! A slice of 300 bytes keeps a whole block of 256 KiB in memory, so a block counts in full for the response
-//! that holds it. A block of which the client uses little is held only within a quarter of what its
-//! connection may have; beyond that, pieces are copied or read individually. Blocks are read for a response
-//! up to 16 times what its client has received, otherwise holding little would cost much reading. Timeouts
-//! are checked in sweeps over connections with something in flight, at most every two seconds: a clock
-//! reading, a list or a timer per request would burden well-behaved requests. Requests for which a connection
-//! has no room wait unread in QUIC, bounded by flow control.
+//! A slice of 300 bytes keeps a whole block of 256 KiB in memory, so a block counts in full for the response that holds
+//! it. Blocks of which the client uses little may take a quarter of what its connection may have; beyond that, pieces
+//! are copied or read individually. For a response, at most 16 times as many bytes are read in blocks as its client has
+//! received; otherwise holding little would cost much reading. Timeouts are checked in sweeps over connections with
+//! something in flight, at most every two seconds: a clock reading, a list or a timer per request would burden
+//! well-behaved requests. Requests for which a connection has no room wait unread in QUIC, bounded by flow control.
 
 mod account;
 mod reservation;

@@ -1,4 +1,4 @@
-//! Memory reserved for compressors, of which each takes megabytes.
+//! Memory reserved for compressors, which take megabytes each.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What a site does to a response before it leaves: header fields, pages in place of bare errors, compression.
+//! What a site changes in a response before it is sent: header fields, pages instead of bare errors, compression.
 
 use std::sync::Arc;
 

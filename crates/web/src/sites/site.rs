@@ -1,4 +1,4 @@
-//! One site: its rules, and what answers behind them.
+//! One site: its rules, and its content.
 
 use std::sync::Arc;
 

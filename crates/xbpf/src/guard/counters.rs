@@ -66,7 +66,7 @@ reasons! {
     DropQuicChallenge = GUARD_DROP_QUIC_CHALLENGE, "quic_challenge";
     /// A TCP SYN whose answer could not be written.
     DropSyn = GUARD_DROP_SYN, "syn";
-    /// TCP of no connection and without a SYN cookie, beyond what the stack may refuse.
+    /// A TCP packet of no connection and without a SYN cookie, beyond what is left for the stack to refuse.
     DropTcpAck = GUARD_DROP_TCP_ACK, "tcp_ack";
     /// A rule drops it.
     DropRule = GUARD_DROP_RULE, "rule";

@@ -1,7 +1,7 @@
 //! Packets of all sorts through every program that may change or keep them, by BPF_PROG_TEST_RUN: seeded, the same in each run.
 //! What passes is unchanged; what leaves has the size that it must have, and checksums that etherparse finds right.
 //!
-//! The filter has the same in `crates/edge/tests/it/guard.rs`, the router in `forward.rs`, where its routes are.
+//! The filter has the same in `crates/edge/tests/it/guard/rules.rs`, the router in `forward.rs`, where its routes are.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use etherparse::{
 };
 use expressway_xbpf::{
     Action, Balance, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol,
-    BalanceState, Baseline, Counter, Error,
+    BalanceState, Baseline, Counter,
 };
 
 use crate::support::{self, Service, pair4, pair6};
@@ -116,17 +116,6 @@ fn any(dice: &mut Dice, to: &[SocketAddr]) -> (Vec<u8>, bool) {
     (frame, false)
 }
 
-fn skipped<T>(loaded: Result<T, Error>) -> Option<T> {
-    match loaded {
-        Ok(loaded) => Some(loaded),
-        Err(Error::NotPermitted { .. }) if !support::privileges_required() => {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
 /// One counter a packet, no byte changed, and what is taken `wire` takes: `Service` asserts these.
 #[test]
 fn what_the_gateways_program_sees_stays_as_it_is() {
@@ -142,7 +131,9 @@ fn what_the_gateways_program_sees_stays_as_it_is() {
 #[test]
 fn baseline_programs_change_hardware_addresses_and_nothing_else() {
     for action in Action::ALL {
-        let Some(baseline) = skipped(Baseline::load(action, LOOPBACK, Some(LOOPBACK))) else { return };
+        let Some(baseline) = support::permitted(Baseline::load(action, LOOPBACK, Some(LOOPBACK))) else {
+            return;
+        };
         let mut dice = Dice(2);
         for _ in 0..500 {
             let (frame, _) = any(&mut dice, &[pair4(), pair6()]);
@@ -161,7 +152,8 @@ fn baseline_programs_change_hardware_addresses_and_nothing_else() {
 
 /// A balancer with one service at two addresses, for both protocols, and one node.
 fn balancer(method: BalanceMethod, ipv6: bool) -> Option<(Balance, Vec<SocketAddr>)> {
-    let balance = skipped(Balance::load(&BalanceOptions { flows: 4096, probation: 1024, seed: 7 }))?;
+    let balance =
+        support::permitted(Balance::load(&BalanceOptions { flows: 4096, probation: 1024, seed: 7 }))?;
     let (address, source) =
         if ipv6 { ("2001:db8:1::1", "2001:db8:1::ff") } else { ("10.0.0.1", "10.0.0.254") };
     let node = BalanceNode {

@@ -6,18 +6,11 @@ use expressway_xbpf::{
 
 use crate::support::frame::datagram;
 use crate::support::netns::{FAR, Link, NEAR, Shape, index_of, ip};
-use crate::support::{eventually, pair4, privileges_required};
+use crate::support::{eventually, pair4, permitted};
 
 /// A loaded baseline, or `None` where the test has to be skipped for lack of privilege.
 fn baseline(action: Action, from: u32, to: Option<u32>) -> Option<Baseline> {
-    match Baseline::load(action, from, to) {
-        Ok(baseline) => Some(baseline),
-        Err(Error::NotPermitted { .. }) if !privileges_required() => {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    permitted(Baseline::load(action, from, to))
 }
 
 /// What all CPUs counted. The kernels at both ends may add packets of their own (neighbour discovery, MLD), so what

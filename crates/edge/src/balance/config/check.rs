@@ -1,4 +1,4 @@
-//! `[service.check]`: what nodes are asked, and what is a good answer.
+//! `[service.check]`: how nodes are checked, and which answers are good.
 
 use std::time::Duration;
 

@@ -68,7 +68,7 @@ pub(super) fn configs(
             (Some(file), _) => encrypted(source, file, table.nonce.as_ref(), server_id)?,
             (None, Some(_)) if table.nonce.is_some() => {
                 return Err(
-                    source.at(span, "`nonce` without `key_file`: in clear its length does not matter")
+                    source.at(span, "`nonce` without `key_file`: its length only matters for encrypted IDs")
                 );
             }
             (None, Some(quic)) => quic,
@@ -91,7 +91,11 @@ fn encrypted(
         Some(nonce) => (nonce.span(), *nonce.get_ref()),
         None => (file.span(), OUR_LENGTH.saturating_sub(server_id) as u8),
     };
-    let problem = || format!("a nonce has 4 bytes or more, and with the server ID of {server_id} at most 19");
+    let problem = || {
+        format!(
+            "a nonce has at least 4 bytes, and together with the {server_id} bytes of the server ID at most 19"
+        )
+    };
     BalanceQuic::encrypted(server_id as u8, nonce, key.0).ok_or_else(|| source.at(span, problem()))
 }
 
@@ -165,7 +169,7 @@ mod tests {
             (table("config = 0\nkey_file = \"none.key\""), "No such file"),
             (
                 table("config = 0\nkey_file = \"good.key\"\nnonce = 3"),
-                "service.0.quic_lb.0.nonce: a nonce has 4",
+                "service.0.quic_lb.0.nonce: a nonce has at least 4",
             ),
             (table("config = 0\nkey_file = \"good.key\"\nnonce = 16"), "at most 19"),
             (

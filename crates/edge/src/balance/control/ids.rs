@@ -1,4 +1,4 @@
-//! Which node the server IDs in QUIC connection IDs name.
+//! The nodes named by server IDs in QUIC connection IDs.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Services and nodes with their numbers, and what the program is to know of them.
+//! Services and nodes with their numbers, and what the program needs to know about them.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a [`Balancer`] tells of itself.
+//! The state that a [`Balancer`] reports.
 
 use expressway_xbpf::BalanceState;
 

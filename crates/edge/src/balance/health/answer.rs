@@ -1,4 +1,4 @@
-//! What is good enough an answer.
+//! Which answers are good.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) fn accept_body(check: &Check, body: &[u8], is_whole: bool) -> Option<
         return None;
     }
     let begins = body[..body.len().min(expected.len()).min(40)].escape_ascii();
-    Some(Err(io::Error::other(format!("answered a body that begins `{begins}`"))))
+    Some(Err(io::Error::other(format!("sent a body that begins with `{begins}`"))))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The check `http`: a request over TCP, in clear.
+//! The check `http`: a request over TCP without TLS.
 
 use std::io;
 
@@ -44,7 +44,7 @@ async fn body(target: &Target, stream: TcpStream) -> io::Result<()> {
         let judged = head.and_then(|end| accept_body(&target.check, &read[end + 4..], length == 0));
         match judged {
             Some(result) => return result,
-            None if length == 0 => return Err(io::Error::other("answered a head without an end")),
+            None if length == 0 => return Err(io::Error::other("sent an incomplete response head")),
             None => {}
         }
     }

@@ -1,6 +1,6 @@
 //! The checks by QUIC: `quic` provokes Version Negotiation, `quic-handshake` completes a handshake, `http3` makes a request.
 //!
-//! Certificates are not verified: the question is whether the node serves, at an address that it has in no certificate.
+//! Certificates are not verified: the check is whether the node serves, at an address that is in no certificate.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -51,7 +51,7 @@ pub(super) async fn negotiate(address: SocketAddr) -> io::Result<()> {
             if is_negotiation(&answer[..length?], &packet) {
                 return Ok(());
             }
-            return Err(io::Error::other("answered something else than Version Negotiation"));
+            return Err(io::Error::other("answered with something other than Version Negotiation"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Fetching a list over HTTP/1.1: one connection a request, conditional, bounded in time and octets.
+//! Fetches a list over HTTP/1.1: one connection per request, conditional, bounded in time and bytes.
 
 use std::fmt;
 use std::path::Path;
@@ -169,7 +169,7 @@ impl Connector {
         timeout: Duration,
     ) -> Result<Fetched, String> {
         let fetched = tokio::time::timeout(timeout, self.follow(url, known, most)).await;
-        fetched.unwrap_or_else(|_| Err(format!("no whole answer within {timeout:?}")))
+        fetched.unwrap_or_else(|_| Err(format!("no complete response within {timeout:?}")))
     }
 
     async fn follow(&self, url: &Url, known: &Validators, most: u64) -> Result<Fetched, String> {

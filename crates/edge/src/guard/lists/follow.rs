@@ -1,4 +1,4 @@
-//! The thread that follows lists: a task each.
+//! The thread that follows lists, with one task for each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl Watcher {
         let (body, validators) = match connector.fetch(url, &validators, *size, *timeout).await? {
             Fetched::Same => {
                 if let Err(error) = store::touch(folder, url) {
-                    tracing::debug!(%url, %error, "cannot update the time of a kept list");
+                    tracing::debug!(%url, %error, "cannot update the time of a saved list");
                 }
                 self.current();
                 return Ok(());
@@ -156,7 +156,7 @@ impl Watcher {
             format!("{line}{}; the whole list is refused", error.problem)
         })?;
         if let Err(error) = store::save(folder, url, &body, &validators) {
-            tracing::warn!("{}: {url} cannot be kept for the next start: {error}", folder.display());
+            tracing::warn!("{}: cannot save {url} for the next start: {error}", folder.display());
         }
         if let Some(one) = self.shared.lock().get_mut(&self.key) {
             one.validators = validators;

@@ -1,8 +1,8 @@
-//! Lists that change while the filter runs: files that are looked at, URLs that are fetched.
+//! Lists that change while the filter runs: files that are checked, and URLs that are fetched.
 //!
-//! A thread follows them, apart from packets and signals. What has changed waits in [`Lists::take`] for who owns the
-//! filter. A list is taken whole or not at all: one that cannot be fetched or has a wrong line leaves the one before in
-//! force, in memory and, of a URL, on disk.
+//! A separate thread follows them. The owner of the filter collects changes by [`Lists::take`]. A list is replaced as a
+//! whole: if it cannot be fetched, or has an invalid line, the previous one stays in use, in memory and, for a URL, on
+//! disk.
 
 mod fetch;
 mod follow;

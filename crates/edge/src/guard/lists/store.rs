@@ -1,5 +1,6 @@
-//! Fetched lists on disk, so that a start without their servers has them. A file is the list as it came, behind lines
-//! that say what it is; it is replaced whole, by renaming. When it was last known to be current is its time of change.
+//! Fetched lists on disk, for a start while their servers cannot be reached. A file contains the list as it was
+//! received, after lines that describe it; it is replaced as a whole, by renaming. Its modification time is when the
+//! list was last known to be current.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, Write};
@@ -46,7 +47,7 @@ pub(super) fn load(folder: &Path, url: &Url) -> Option<Stored> {
         Ok(stored) => Some(stored),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
-            tracing::warn!("{}: kept list not used: {error}", path.display());
+            tracing::warn!("{}: saved list not used: {error}", path.display());
             None
         }
     }
@@ -64,7 +65,7 @@ fn read(path: &Path, url: &Url) -> io::Result<Stored> {
     };
     let wrong = |problem: &str| Err(io::Error::new(io::ErrorKind::InvalidData, problem.to_owned()));
     if line()? != FIRST {
-        return wrong("not a file of ours");
+        return wrong("not a file that expressway wrote");
     }
     if line()?.strip_prefix(FROM) != Some(&url.to_string()) {
         return wrong("of another URL");

@@ -96,7 +96,7 @@ impl Config {
         for name in names.get_ref() {
             if name.starts_with("*.") {
                 return Err(
-                    self.at(names.span(), format!("`{name}`: wildcards take DNS-01, which is not supported"))
+                    self.at(names.span(), format!("`{name}`: wildcards need DNS-01, which is not supported"))
                 );
             }
             if !is_host(name) {

@@ -241,7 +241,7 @@ impl Config {
                 return Err(self.at(span, NO_KEYS));
             }
             if section.config != 0 || section.key_file.is_some() {
-                let problem = "with shared_keys leave out config and key_file: the document says both";
+                let problem = "with shared_keys leave out config and key_file: the document contains both";
                 return Err(self.at(span, problem));
             }
         }

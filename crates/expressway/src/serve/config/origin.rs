@@ -248,7 +248,7 @@ impl Origin {
     pub(crate) fn options(&self, place: std::ops::Range<usize>) -> Result<OriginOptions, Problem> {
         if self.name.get_ref().is_empty() || Endpoint::parse(self.name.get_ref()).is_ok() {
             let place = if self.name.span().is_empty() { place } else { self.name.span() };
-            return Err((place, "give a name that is no URL".to_owned()));
+            return Err((place, "give a name, not a URL".to_owned()));
         }
         self.check_numbers()?;
         let servers = self.servers(place)?;
@@ -366,7 +366,7 @@ impl Origin {
             true => Ok(Some(parsed)),
             false => Err((
                 name.span(),
-                format!("`{parsed}` has another meaning; take one such as x-client-subject"),
+                format!("`{parsed}` has another meaning; use one such as x-client-subject"),
             )),
         }
     }

@@ -50,7 +50,7 @@ fn an_origin_becomes_what_its_keys_say() {
 fn wrong_origins_are_named_with_their_line() {
     for (replace, with, expected) in [
         ("name = \"app\"\n", "", "toml:10: "),
-        ("name = \"app\"", "name = \"http://x\"", "toml:11: origin.0.name: give a name that is no URL"),
+        ("name = \"app\"", "name = \"http://x\"", "toml:11: origin.0.name: give a name, not a URL"),
         ("http://a:1", "ftp://a", "toml:12: origin.0.servers.0: `ftp://a`: give http://HOST:PORT"),
         ("http://a:1", "http://b:1", "`http://b:1` is listed twice"),
         ("servers = [\"http://a:1\", \"http://b:1\"]", "", "give 1 to 64 servers"),

@@ -195,10 +195,7 @@ impl Rule {
             };
             rule.redirect = Some((template(to, false)?, code));
         } else if let Some(code) = &self.status {
-            return Err((
-                code.span(),
-                "status is that of a redirect; add redirect, or use respond".to_owned(),
-            ));
+            return Err((code.span(), "status is a redirect; add redirect, or use respond".to_owned()));
         }
         rule.rewrite = self.rewrite.as_ref().map(|to| template(to, true)).transpose()?;
         for (name, setting) in &self.headers {

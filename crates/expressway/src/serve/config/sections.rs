@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
@@ -139,14 +140,7 @@ impl LoadBalancing {
 
     /// The same with the key of that codepoint.
     pub(crate) fn with(&self, config: u8, key: Option<[u8; 16]>) -> Option<Routable> {
-        let digits: Option<Vec<u32>> = self.server_id.chars().map(|digit| digit.to_digit(16)).collect();
-        let digits = digits?;
-        let pairs = digits.chunks_exact(2);
-        if !pairs.remainder().is_empty() {
-            return None;
-        }
-        let bytes: Vec<u8> = pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
-        Routable::new(config, &bytes, key)
+        Routable::new(config, &HEX.decode(self.server_id.as_bytes()).ok()?, key)
     }
 
     /// Reads the key, if there is one.

@@ -258,7 +258,7 @@ fn wrong_rules_are_named_with_their_line() {
         ("redirect = \"//*\"", "toml:14: ", "this target can name any host"),
         ("redirect = \"/a\"\nstatus = 200", "toml:15: ", "give a status from 301 to 308"),
         ("respond = 100", "toml:14: ", "give a status from 200 to 599"),
-        ("status = 301", "toml:14: ", "status is that of a redirect"),
+        ("status = 301", "toml:14: ", "status is a redirect"),
         ("headers = { \"a b\" = \"x\" }", "toml:14: ", "`a b` is not a header field"),
         ("headers = { a = true }", "toml:14: ", "`a` needs a value"),
         ("headers = { a = \"\\n\" }", "toml:14: ", "`a` has an invalid value"),

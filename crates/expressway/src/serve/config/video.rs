@@ -79,7 +79,7 @@ impl Video {
                 Err("hls_hold: give a time between \"1s\" and \"180s\"")
             }
             None if self.preload_hints => Err("preload_hints needs hls_hold"),
-            Some(_) if self.preload_hints && !has_files => Err("preload_hints is for files"),
+            Some(_) if self.preload_hints && !has_files => Err("preload_hints only works for files"),
             _ => Ok(()),
         }
     }
@@ -121,7 +121,10 @@ mod tests {
         let held = video("[video]\nhls_hold = \"18s\"\npreload_hints = true\ncache_control = false").unwrap();
         let expected = HlsOptions { max_hold: Duration::from_secs(18), preload_hints: true };
         assert_eq!((held.rules().unwrap().len(), held.urgency, held.hls()), (0, true, Some(expected)));
-        assert_eq!((held.check(true), held.check(false)), (Ok(()), Err("preload_hints is for files")));
+        assert_eq!(
+            (held.check(true), held.check(false)),
+            (Ok(()), Err("preload_hints only works for files"))
+        );
         for text in ["hls_hold = \"10m\"", "hls_hold = \"0s\"", "preload_hints = true"] {
             assert!(video(&format!("[video]\n{text}")).unwrap().check(true).is_err(), "{text}");
         }

@@ -161,11 +161,11 @@ impl Server {
     /// Begins an upgrade, or says why not.
     pub(crate) fn upgrade(&mut self, report: Option<Report>, is_stopping: bool) {
         let refusal = if let Some(pid) = self.succession.successor {
-            Some(format!("process {pid} has taken over from this one: ask that"))
+            Some(format!("process {pid} has taken over from this one: ask it instead"))
         } else if is_stopping {
             Some("the process is stopping".to_owned())
         } else if self.succession.is_busy() {
-            Some("another upgrade is under way".to_owned())
+            Some("another upgrade is in progress".to_owned())
         } else {
             let living = self.succession.elders.iter().filter(|living| !living.is_gone()).count();
             (living >= MOST_OLDER).then(|| {
@@ -281,7 +281,7 @@ impl Server {
                     _ => dropped += 1,
                 }
             });
-            tracing::debug!(given, dropped, "no process forwards datagrams any longer");
+            tracing::debug!(given, dropped, "no process forwards datagrams any more");
             let _ = events.send(Event::Orphaned { attempt });
         })
     }
@@ -304,7 +304,7 @@ impl Server {
             return;
         }
         if step != attempt.expected {
-            return self.fail_upgrade(format!("the next process said {step:?} out of turn"));
+            return self.fail_upgrade(format!("the next process sent {step:?} unexpectedly"));
         }
         let name = step.name();
         tracing::info!("upgrade: the next process is {name}");
@@ -316,7 +316,7 @@ impl Server {
                 (attempt.expected, attempt.has_let_go) = (Step::Built, true);
                 match self.cache.as_ref().map_or(Ok(()), expressway_cache::Cache::let_go) {
                     Ok(()) => Ok(()),
-                    Err(error) => Err(format!("the cache's disk store cannot be left: {error}")),
+                    Err(error) => Err(format!("cannot release the cache's disk store: {error}")),
                 }
             }
             Step::Built => {
@@ -416,7 +416,7 @@ impl Server {
         let is_over = attempt.until.is_some_and(|until| until <= now);
         if attempt.problem.is_none() {
             if attempt.is_lost && (attempt.ended.is_some() || is_over) {
-                let how = attempt.ended.as_deref().unwrap_or("its end is not known");
+                let how = attempt.ended.as_deref().unwrap_or("exit status unknown");
                 let problem = format!("the next process ended ({how}) before it was ready: see its log");
                 return self.fail_upgrade(problem);
             }

@@ -1,7 +1,8 @@
 //! The dashboard: a page that a browser draws from `/metrics` and the listener's documents.
 //!
-//! Its three files hold nothing of the process, so they take no token: the page asks for one, and sends it with what it asks for. It
-//! loads nothing from elsewhere, and its policy lets it run and ask nothing but its own (CSP).
+//! Its three files contain no data of the process, so they need no token: the page asks for one, and sends it with its
+//! requests. It loads nothing from other servers, and its policy (CSP) only allows its own scripts and requests to its
+//! own server.
 
 use http::StatusCode;
 

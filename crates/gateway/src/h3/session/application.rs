@@ -1,4 +1,4 @@
-//! What an endpoint calls of a session.
+//! The functions of a session that an endpoint calls.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! Timeouts for clients that do not read, or do not complete what they began.
+//! Timeouts for clients that do not read, or do not complete their requests.
 //!
-//! A connection with something in flight is swept periodically; these timeouts cost nothing in between. Who reads
-//! more slowly than `response_rate` does not read, so that an octet now and then holds no response; a response whose
-//! client has been too slow between two sweeps releases the block that it reads from.
+//! Connections with something in flight are swept periodically; these timeouts cost nothing in between. A client that
+//! reads more slowly than `response_rate` counts as not reading, so that a byte now and then does not keep a response
+//! alive. A response whose client was too slow between two sweeps releases the block that it reads from.
 
 use std::time::{Duration, Instant};
 

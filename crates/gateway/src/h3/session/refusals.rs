@@ -1,4 +1,4 @@
-//! Requests that come to nothing: malformed, refused, abandoned, too many of them.
+//! Requests that fail: malformed, refused, abandoned, or too many.
 
 use expressway_h3::{Error, Scope};
 

@@ -1,4 +1,4 @@
-//! Requests that wait unread while their connection has its maximum under way.
+//! Requests that wait unread while their connection has its maximum in progress.
 //!
 //! They wait in QUIC, within the client's flow control. An error would cost the client a round trip and the
 //! server an answer, for something that will be served in a moment.

@@ -1,4 +1,4 @@
-//! Requests as they come: their header sections, their bodies, and the exchanges that answer them.
+//! Incoming requests: their header sections, their bodies, and the exchanges that answer them.
 
 use std::sync::Arc;
 

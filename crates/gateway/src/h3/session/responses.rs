@@ -1,4 +1,4 @@
-//! Responses on their way: woken, given room, ended and logged.
+//! Responses in progress: woken, given room, ended and logged.
 
 use std::collections::VecDeque;
 

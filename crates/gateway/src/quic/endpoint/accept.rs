@@ -1,4 +1,4 @@
-//! New connections: the checks of RFC 9000 before state is kept, Retry, and refusal, which keep none; then, in their turn,
+//! New connections: first the checks of RFC 9000, Retry and refusal, which keep no state; then, in their turn,
 //! handshakes.
 
 use std::time::{Instant, SystemTime};

@@ -6,15 +6,15 @@
 //! would be lost without its loss detection ever noticing, since each path only compares its own packet
 //! numbers.
 //!
-//! So a rebinding is an *alias*: the engine keeps the path it has, its packets go to the new address, and
-//! datagrams from there are passed to it as if they came from the address that it knows. There may be any
-//! number of successive rebindings: only the client's current address and the last validated one are kept.
-//! Until the new address has answered a challenge (see `probe`) at most three times what arrived from it is
-//! sent there (RFC 9000, section 9.3.1); if it does not answer, or the client is heard from the validated
-//! address, packets go there again (section 9.3.2).
+//! A rebinding is therefore an *alias*: the engine keeps its path, its packets go to the new address, and datagrams
+//! from there are passed to it as if they came from the address that it knows. There may be any number of successive
+//! rebindings: only the client's current address and the last validated one are kept. Until the new address has
+//! answered a challenge (see `probe`), at most three times as many bytes are sent there as arrived from it (RFC 9000,
+//! section 9.3.1). If it does not answer, or the client is heard from the validated address, packets go to the
+//! validated address again (section 9.3.2).
 //!
-//! The client is where its newest packet came from, by packet number and not by arrival: packets may be
-//! reordered, and an attacker on the path may hold one back and send it from anywhere.
+//! The client's address is that of its newest packet by packet number, not by arrival: packets may be reordered, and an
+//! attacker on the path may delay one and send it from anywhere.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! What an endpoint keeps for a connection, and what it does in its turn before it sends.
+//! What an endpoint keeps for a connection, and what it does in its turn before sending.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

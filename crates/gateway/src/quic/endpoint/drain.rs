@@ -1,4 +1,4 @@
-//! Ending: of one connection, and of the endpoint.
+//! Ending one connection, and the whole endpoint.
 
 use std::time::{Duration, Instant};
 

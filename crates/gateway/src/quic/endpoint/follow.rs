@@ -1,8 +1,9 @@
-//! What somebody traces: the datagrams, requests and bursts of connections that a recording selects.
+//! Tracing: the datagrams, requests and bursts of connections that a recording selects.
 //!
-//! A connection takes up a recording with its next datagram or turn, and is looked at anew when the client's address changes.
-//! Where only some requests are followed, packets are told while one of these is under way.
+//! A connection notices a recording with its next datagram or turn, and is matched again when the client's address
+//! changes. If only some requests are followed, packets are recorded while one of these is in progress.
 
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_netio::Datagram;
 use expressway_netio::trace::{Arrival, Channel, Hop, OpenBurst, Tracer, escaped};
 
@@ -45,7 +46,7 @@ impl Followed {
 impl Link {
     /// What the connection is known by, though it may not be in use any more.
     pub(super) fn first_id(&self) -> Vec<u8> {
-        bytes(self.transport.first_id())
+        HEX.decode(self.transport.first_id().as_bytes()).unwrap_or_default()
     }
 
     /// Takes up a recording that has begun, or forgets one that has ended.
@@ -217,10 +218,4 @@ fn record_taken(tracer: &Tracer, connection: u64, arrival: Arrival, bytes: usize
     let way = way.unwrap_or(Channel::Kernel);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     tracer.record_at(taken, connection, Hop::Taken { way, remote, bytes, arrived });
-}
-
-/// Bytes from hexadecimal.
-fn bytes(text: &str) -> Vec<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
-    text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }

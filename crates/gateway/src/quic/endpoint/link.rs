@@ -1,5 +1,5 @@
-//! The QUIC side of a connection: the engine's state, and what an endpoint keeps in addition to it. Where its packets go
-//! is in `address`.
+//! The QUIC side of a connection: the engine's state, and what an endpoint keeps in addition to it. `address` decides
+//! where its packets go.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

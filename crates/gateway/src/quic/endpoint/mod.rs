@@ -5,13 +5,12 @@
 //!
 //! # Scheduling
 //!
-//! Connections wait in one queue, and each has a share of the turn; one that has used it goes to the end with
-//! its remaining work: requests, streams to read, responses to move. Everything that can be deferred goes
-//! through this queue: wake-ups only name requests, and a drain only queues connections. A handshake costs a
-//! hundred times as much as a packet and cannot be interrupted, so the packets that begin one have a queue of
-//! their own, after those of connections and with at most half of the time while connections have work. A
-//! long queue is treated like load, by Retry. What a reload needs, an engine for each worker, is made by the
-//! thread that reloads.
+//! Connections wait in one queue, and each has a share of the turn. A connection that has used its share goes to the
+//! end with its remaining work: requests, streams to read, responses to move. Everything that can be deferred goes
+//! through this queue: wake-ups only name requests, and a drain only queues connections. A handshake costs a hundred
+//! times as much as a packet and cannot be interrupted. The packets that begin one therefore have their own queue,
+//! after those of connections, with at most half of the time while connections have work. A long queue is treated like
+//! load, by Retry. The thread that reloads makes what a reload needs, an engine for each worker.
 //!
 //! # Rebinding
 //!

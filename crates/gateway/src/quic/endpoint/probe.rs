@@ -1,11 +1,11 @@
-//! Whether a client receives at the address that it was seen at: PATH_CHALLENGE without a migration.
+//! Checks whether a client receives at the address that it was seen at: PATH_CHALLENGE without a migration.
 //!
-//! To the engine the client is where it was, on a path that is validated. So a challenge is a frame of that path's next packet,
-//! which goes to the client's current address (RFC 9000, section 8.2). The engine expands that packet to a full one if there
-//! is room, which there is as far as the amplification limit allows.
+//! To the engine, the client is still on its old, validated path. A challenge is therefore a frame in that path's next
+//! packet, which goes to the client's current address (RFC 9000, section 8.2). The engine pads that packet to full size
+//! if the amplification limit allows it.
 //!
-//! An answer proves the address that its challenge was sent to. Every challenge has data of its own, and only that of
-//! the address that is probed now counts: a client could otherwise answer for an address that it forged.
+//! An answer proves the address to which its challenge was sent. Every challenge has different data, and only an answer
+//! to that of the address being probed counts: otherwise a client could answer for an address that it forged.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! From a datagram to its connection.
+//! Finds the connection of a datagram.
 
 use std::net::SocketAddr;
 use std::time::Instant;

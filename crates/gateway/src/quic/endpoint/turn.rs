@@ -1,4 +1,4 @@
-//! What a worker's connections are driven with.
+//! The context of a turn of a worker's connections.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Sending what waits: in which calls, what is refused, and what waits for room in a socket's buffer.
+//! Sends queued messages: in which calls, which are refused, and which wait for room in a socket's buffer.
 
 use rustix::event::epoll;
 

@@ -1,7 +1,7 @@
-//! Membership of a feed's multicast group, kept while interfaces come and go.
+//! Membership in a feed's multicast group, maintained while interfaces come and go.
 //!
-//! The kernel forgets a membership with the interface that it was on. So it is asked again each second: a
-//! membership that still stands answers EADDRINUSE, which costs one system call.
+//! The kernel drops a membership together with its interface. The group is therefore joined again every second: if the
+//! membership still exists, the kernel answers EADDRINUSE, at the cost of one system call.
 
 use std::io;
 use std::net::IpAddr;

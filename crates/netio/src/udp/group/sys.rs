@@ -1,4 +1,4 @@
-//! The socket options of multicast groups, which `rustix` has no safe form of. Nothing is decided here.
+//! The socket options of multicast groups, for which `rustix` has no safe functions. Nothing is decided here.
 #![allow(unsafe_code)] // These options take structs that rustix does not know.
 
 use std::io;

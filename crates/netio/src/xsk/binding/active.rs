@@ -1,4 +1,4 @@
-//! The socket that a binding has open, on a UMEM of its own.
+//! The open socket of a binding, on its own UMEM.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;

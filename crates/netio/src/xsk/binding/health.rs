@@ -1,4 +1,4 @@
-//! How a binding fares: links that go down and come back, sockets that fail and are replaced.
+//! The state of a binding: links that go down and come back, sockets that fail and are replaced.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A binding: one AF_XDP socket on one queue of one interface, through good times and bad.
+//! A binding: one AF_XDP socket on one queue of one interface, including its failures and replacement.
 //!
 //! ```text
 //!               link down, ENETDOWN                    unregistered, ENXIO
@@ -8,12 +8,12 @@
 //!        └──────── bound again ◀──── Reopening ◀── stuck, corrupt, refused ──┴── from Up
 //! ```
 //!
-//! Only in `Up` does a binding send; what it cannot send takes the kernel socket ([`super::XskIo`]). A link
-//! that goes down keeps the socket: it stays bound, and opening another takes privileges that the process
-//! may have given up. The packets of the burst that met the link going down stay in the TX ring and leave
-//! when it is up again. A socket that takes packets and completes none for [`health::STALL_TIME`] is replaced, UMEM
-//! and all: drivers exist whose queue dies silently. What happens when the new one fails too says
-//! [`super::FailurePolicy`].
+//! A binding only sends in `Up`; packets that it cannot send go through the kernel socket ([`super::XskIo`]). When a
+//! link goes down, the socket is kept: it stays bound, and opening another needs privileges that the process may have
+//! given up. Packets that were queued when the link went down stay in the TX ring and are sent when it is up again. A
+//! socket that accepts packets but completes none for [`health::STALL_TIME`] is replaced together with its UMEM,
+//! because there are drivers whose queue dies silently. [`super::FailurePolicy`] says what happens if the new one fails
+//! too.
 
 mod active;
 mod health;

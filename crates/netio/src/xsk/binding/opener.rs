@@ -1,4 +1,4 @@
-//! Who opens a binding's sockets: this process, or another that may.
+//! Who opens a binding's sockets: this process, or another one with the privileges.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};

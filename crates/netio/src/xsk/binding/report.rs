@@ -1,4 +1,4 @@
-//! What a binding is and how it fares, for logs and metrics.
+//! The properties and state of a binding, for logs and metrics.
 
 use std::sync::Arc;
 

@@ -1,9 +1,8 @@
 //! System calls of one AF_XDP socket (XSK): made, fitted with a UMEM and rings, bound, kicked.
 //!
-//! The order that drivers need: register the UMEM, make and map the rings, fill the fill ring, then bind.
-//! A zero-copy driver fills its hardware ring from the fill ring inside bind; found empty, some never look
-//! again ([`super::open`] keeps to it). What this module does not do: it knows neither frames nor when to kick
-//! ([`super::kick`]).
+//! Drivers need this order: register the UMEM, create and map the rings, fill the fill ring, then bind ([`super::open`]
+//! follows it). A zero-copy driver fills its hardware ring from the fill ring inside bind; if that is empty, some
+//! drivers never check again. This module knows neither frames nor when to kick ([`super::kick`]).
 
 #![allow(unsafe_code)] // Socket options with structures, bind, sendto and recvfrom of AF_XDP.
 

@@ -1,4 +1,4 @@
-//! Guards of the frames that the program has: what they hold goes somewhere, whatever becomes of their user.
+//! Guards of the frames that the program holds: a frame is always put back, whatever happens to the code that uses it.
 
 use std::cmp::Ordering;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! One UMEM, the XSKs on it and its readers: who has which frame, and how frames get from one to the other.
+//! One UMEM, the XSKs on it and its readers: who has which frame, and how frames move between them.
 //!
 //! ```text
 //!                 ┌────────────────────── free ◀───────────────────────────┐
@@ -10,9 +10,9 @@
 //!                              └─────▶ back to A's fill ring, at once
 //! ```
 //!
-//! One thread owns all of it: there is no lock, and a frame received by one XSK leaves by another without a copy. What
-//! the XSKs and readers may have adds up ([`Umem::unreserved`]). A frame is put back by a guard ([`RxFrame`],
-//! [`TxFrame`]): one that unwinds or returns early loses none.
+//! One thread owns everything: there is no lock, and a frame received by one XSK is sent by another without a copy. The
+//! entitlements of XSKs and readers never exceed the UMEM ([`Umem::unreserved`]). A frame is put back by a guard
+//! ([`RxFrame`], [`TxFrame`]), so code that unwinds or returns early loses none.
 //!
 //! [`super::XskBinding`] works on datagrams by an engine with one XSK, [`super::SharedUmem`] on whole packets by one with several.
 //! All XSKs are brought up by [`open`]. Everything is generic over [`Kernel`], so that it runs over a fake one in tests.

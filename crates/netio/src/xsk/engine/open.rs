@@ -1,5 +1,5 @@
-//! How every XSK is brought up, whoever is to use it: this process, one that has no privilege for it, or several sockets
-//! on one UMEM.
+//! Opens every XSK, whoever will use it: this process, a process without the privileges, or several sockets on one
+//! UMEM.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Ports that come, go, fail and open anew while the worker runs.
+//! Bindings that are added, removed, fail and are reopened while the worker runs.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

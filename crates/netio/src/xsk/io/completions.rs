@@ -1,8 +1,8 @@
-//! Which bursts that somebody traces have come back by the completion ring.
+//! Which traced bursts have come back through the completion ring.
 //!
-//! The ring says which frames are done, and frames have no bursts. But a socket completes what it sends in order, or nearly so, so
-//! that a burst is done when as many frames have been completed as were with the kernel when it was built. Whether that is
-//! so is seen when the worker takes completions, and never before.
+//! The ring says which frames are complete, but frames do not record their burst. A socket completes frames in order,
+//! or nearly so. A burst is therefore complete when as many frames have been completed as the kernel had when the burst
+//! was built. This is only noticed when the worker takes completions.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! [`XskIo`]: the bindings of one worker and its kernel sockets behind one [`PacketIo`].
 //!
-//! Receives from both. Sends a burst by AF_XDP if frames for its path can be built and a binding of that
-//! interface is up, else by the kernel socket, with a counter that says why. What is for the kernel socket
-//! is built in the kernel socket's own buffers, so nothing is ever copied from one way to the other.
+//! It receives from both. It sends a burst by AF_XDP if frames for its path can be built and a binding of that
+//! interface is up, and otherwise through the kernel socket, with a counter that says why. Packets for the kernel
+//! socket are built in that socket's own buffers, so nothing is ever copied from one to the other.
 
 mod bindings;
 mod burst;

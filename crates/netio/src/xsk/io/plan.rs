@@ -1,4 +1,4 @@
-//! Which way a burst takes: a binding and its path, or the kernel socket and why.
+//! How a burst is sent: by a binding and its path, or through the kernel socket and why.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! From a received frame to its datagram.
+//! Turns a received frame into its datagram.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;

@@ -29,14 +29,14 @@ impl Reason {
     /// All, each with its name and help, in their order.
     const ALL: [(&'static str, &'static str); 9] = [
         ("refused_token", "Requests without a token that is good for what they ask."),
-        ("refused_offer", "Offers that cannot be read, or have nothing for their room."),
-        ("refused_conflict", "Offers to publish where somebody does."),
+        ("refused_offer", "Offers that cannot be parsed, or have nothing for their room."),
+        ("refused_conflict", "Offers to publish to a room that has a publisher."),
         ("refused_full", "Offers beyond the number of sessions or publishers."),
         ("refused_room", "Offers beyond the number of players of their room."),
         ("refused_address", "Offers beyond the number of sessions or publishers of an address."),
         ("refused_busy", "Requests for a worker that is behind."),
-        ("refused_stale", "Requests about an ICE session that is no more."),
-        ("refused_request", "Requests that are none of WHIP and WHEP."),
+        ("refused_stale", "Requests about an ICE session that has ended."),
+        ("refused_request", "Requests that are neither WHIP nor WHEP."),
     ];
 }
 

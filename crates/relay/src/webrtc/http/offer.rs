@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_netio::mailbox::Rejected;
-use expressway_web::{ResponseHead, Wake, hex};
+use expressway_web::{ResponseHead, Wake};
 use http::header::{CONTENT_TYPE, ETAG, HeaderName, LINK, LOCATION};
 use http::{HeaderValue, StatusCode};
 
@@ -59,7 +60,7 @@ impl Offer {
         let (reply, receiver) = ReplySender::new(wake.clone());
         let asked = Asked {
             sdp: agreed.sdp.clone(),
-            location: format!("{}{}", self.base, hex::encode(&registration.name)),
+            location: format!("{}{}", self.base, HEX.encode(&registration.name)),
             tag: agreed.ufrag.clone(),
             role: self.role,
         };

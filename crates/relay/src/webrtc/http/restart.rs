@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_netio::mailbox::Rejected;
-use expressway_web::{ResponseHead, Wake, hex};
+use expressway_web::{ResponseHead, Wake};
 use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use str0m::IceCreds;
@@ -72,8 +73,7 @@ impl Restarting {
             return Err(refused("a restart needs ice-ufrag and ice-pwd"));
         };
         let worker = owner(self.entry.room, shared.workers.len());
-        let own =
-            IceCreds { ufrag: shared.identity.ufrags.issue(worker), pass: hex::encode(&random::<16>()) };
+        let own = IceCreds { ufrag: shared.identity.ufrags.issue(worker), pass: HEX.encode(&random::<16>()) };
         let answer = fragment.answer(&own, &shared.announce);
         let answer = answer.ok_or_else(|| refused("no candidate can be told"))?;
         let asked = Asked { name: self.name, tag: own.ufrag.as_str().into(), fragment: answer };

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use expressway_web::hex;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 
 use crate::webrtc::answer::Role;
 use crate::webrtc::table::Name;
@@ -28,7 +28,7 @@ impl<'a> Target<'a> {
         };
         let room = percent_encoding::percent_decode_str(parts.next()?).decode_utf8().ok()?;
         let name = match parts.next() {
-            Some(text) => Some(hex::decode(text.as_bytes())?.try_into().ok()?),
+            Some(text) => Some(HEX.decode(text.as_bytes()).ok()?.try_into().ok()?),
             None => None,
         };
         let is_layer = match parts.next() {

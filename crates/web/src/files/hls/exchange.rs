@@ -1,4 +1,4 @@
-//! A request that is held.
+//! A held request.
 
 use std::task::{Poll, ready};
 

@@ -1,4 +1,4 @@
-//! All playlists that are waited for.
+//! All playlists for which requests wait.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +95,11 @@ impl Holds {
         let gauge = Metric::gauge;
         let levels = [
             gauge("hls_requests_held", "Requests held.", self.waiting.load(Ordering::Relaxed)),
-            gauge("hls_playlists_watched", "Playlists that requests wait for, or did lately.", playlists),
+            gauge(
+                "hls_playlists_watched",
+                "Playlists that requests are waiting for, or waited for recently.",
+                playlists,
+            ),
         ];
         self.counters.fields().into_iter().chain(levels)
     }

@@ -1,10 +1,11 @@
-//! Low-latency HLS from files: requests that wait for what is not there yet.
+//! Low-latency HLS from files: requests that wait for data which does not exist yet.
 //!
-//! A request for a playlist that names a segment or part to come is held until the file has it; one for a part that a
-//! watched playlist hints at, until the playlist has moved on. Whoever is held costs an entry in a list. Each playlist
-//! that is waited for is looked at by a reader thread a few times a second, whoever waits, and read if it has changed, so
-//! that this also works where no other process can be told of changes (network file systems), and takes no right that
-//! serving files does not. A playlist that is cut off or replaced by something else meanwhile is waited for again.
+//! A request for a playlist that names a future segment or part is held until the file has it. A request for a part
+//! that a watched playlist hints at is held until the playlist has moved on. A held request costs an entry in a list.
+//! While requests wait for a playlist, a reader thread checks it a few times a second, once for all of them, and reads
+//! it if it has changed. This also works where processes are not notified of changes (network file systems), and needs
+//! no rights beyond those for serving files. If a playlist is truncated or replaced by something else meanwhile,
+//! requests keep waiting.
 
 mod exchange;
 mod holds;

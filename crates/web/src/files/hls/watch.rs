@@ -1,7 +1,7 @@
-//! A playlist that is waited for.
+//! A playlist for which requests wait.
 //!
-//! One look at it is for all who wait. Looks are by path, as for every request, rather than by inotify: that needs no right that
-//! serving does not, and sees renames and network file systems alike.
+//! One check serves all waiting requests. Checks are by path, as for every request, rather than by inotify: this needs
+//! no rights beyond those for serving, and detects renames and changes on network file systems.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

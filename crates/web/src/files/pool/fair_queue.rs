@@ -1,4 +1,4 @@
-//! What waits, by whose it is: each owner's in order, and owners in turn.
+//! Waiting items by owner: each owner's in order, and owners in turn.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -1,8 +1,8 @@
-//! Rules by path: who may ask, where paths have moved, which header fields responses get.
+//! Rules by path: who has access, where paths have moved, which header fields responses get.
 //!
-//! The rules of a site are gone through in their order; all that match apply. The first that answers (refusal,
-//! redirect, status) ends it; a rewritten path is the one that later rules see. Paths are matched in their normal
-//! form, so that no spelling of a path goes past a rule.
+//! All rules of a site that match a request apply, in their order, up to the first that answers it (refusal, redirect,
+//! status). Later rules see a rewritten path. Paths are matched in their normal form, so no other spelling of a path
+//! evades a rule.
 
 mod cors;
 mod limit;

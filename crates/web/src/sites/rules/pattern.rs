@@ -1,4 +1,4 @@
-//! Which paths a rule is for, and where they are sent.
+//! Which paths a rule matches, and where it redirects them.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Requests a second of one client: a token bucket for each address, in a table of fixed size.
+//! Requests per second of one client: a token bucket for each address, in a table of fixed size.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

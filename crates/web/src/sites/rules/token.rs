@@ -6,23 +6,28 @@
 //! fields and not part of the token. `id`, `data` and unknown fields are signed and otherwise ignored.
 
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+use expressway_settings::secret;
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode_str;
 use sha2::Sha256;
 
-use crate::hex;
 use crate::scan::looked_at;
 
 /// Octets of a token; longer ones are invalid.
 const MAX_TOKEN: usize = 1024;
+
+/// Bytes of a file of keys at most, comments included.
+const LARGEST: u64 = 64 << 10;
 
 /// Keys at once: previous, current, next, and some more.
 pub(super) const MAX_KEYS: usize = 8;
@@ -104,17 +109,15 @@ impl TokenKey {
 
     /// The key written as hexadecimal digits, 16 to 64 octets of it.
     pub fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.as_bytes();
-        if !(32..=128).contains(&digits.len()) || !digits.len().is_multiple_of(2) {
-            return None;
-        }
-        hex::decode(digits).map(Self)
+        let is_long_enough = (32..=128).contains(&text.len());
+        is_long_enough.then(|| HEX.decode(text.as_bytes()).ok()).flatten().map(Self)
     }
 
     /// The keys in a file, one a line; empty lines and those that begin with `#` are skipped.
     pub fn load(file: &Path) -> Result<Vec<Self>, TokenKeyError> {
-        let text =
-            std::fs::read_to_string(file).map_err(|error| TokenKeyError::Read(file.to_owned(), error))?;
+        let bytes = secret::read(file, LARGEST);
+        let text = bytes.and_then(|(bytes, _)| String::from_utf8(bytes).map_err(io::Error::other));
+        let text = text.map_err(|error| TokenKeyError::Read(file.to_owned(), error))?;
         let mut keys = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -206,7 +209,7 @@ impl TokenRule {
         }
         looked_at(token.len());
         let (signed, signature) = token.rsplit_once("~hmac=")?;
-        let signature = (signature.len() == 64).then(|| hex::decode(signature.as_bytes())).flatten()?;
+        let signature = (signature.len() == 64).then(|| HEX.decode(signature.as_bytes()).ok()).flatten()?;
         let field = |name: &str| {
             signed
                 .split('~')

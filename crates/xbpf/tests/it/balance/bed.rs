@@ -8,7 +8,7 @@ use etherparse::{
 };
 use expressway_xbpf::{
     Balance, BalanceCounter, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol,
-    BalanceRun, BalanceState, Error,
+    BalanceRun, BalanceState,
 };
 
 use BalanceCounter::*;
@@ -78,14 +78,7 @@ impl Bed {
     }
 
     pub(crate) fn with(options: &BalanceOptions, method: BalanceMethod, ipv6: bool) -> Option<Self> {
-        let balance = match Balance::load(options) {
-            Ok(balance) => balance,
-            Err(Error::NotPermitted { .. }) if !support::privileges_required() => {
-                eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let balance = support::permitted(Balance::load(options))?;
         for slot in 1..=3 {
             balance.set_node(slot, &node(slot, method, ipv6)).unwrap();
         }

@@ -28,16 +28,21 @@ pub(crate) fn privileges_required() -> bool {
     std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_some_and(|value| value == "1")
 }
 
-/// The program loaded, or `None` where the test has to be skipped for lack of privilege.
-pub(crate) fn load(options: &Options) -> Option<Redirect> {
-    match Redirect::load(options) {
-        Ok(redirect) => Some(redirect),
+/// What was loaded, or `None` where the test has to be skipped for lack of privilege.
+pub(crate) fn permitted<T>(loaded: Result<T, Error>) -> Option<T> {
+    match loaded {
+        Ok(loaded) => Some(loaded),
         Err(Error::NotPermitted { .. }) if !privileges_required() => {
             eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
             None
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The program loaded, or `None` where the test has to be skipped.
+pub(crate) fn load(options: &Options) -> Option<Redirect> {
+    permitted(Redirect::load(options))
 }
 
 /// The program with the service's pairs, and an AF_XDP socket on queue 0 that holds the slot.

@@ -5,11 +5,9 @@ use std::fs::File;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use expressway_xbpf::Error;
 use expressway_xbpf::forward::{Feed, Forward, ForwardInterface, SourceCheck, Tag};
 
 use super::netns::{index_of, inside, ip};
-use super::privileges_required;
 
 /// Hardware addresses of the interfaces.
 pub(crate) const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -67,15 +65,7 @@ impl Router {
     /// `None` where the test has to be skipped for lack of privilege.
     pub(crate) fn new() -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        if let Err(error) = Forward::load() {
-            match error {
-                Error::NotPermitted { .. } if !privileges_required() => {
-                    eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-                    return None;
-                }
-                error => panic!("{error}"),
-            }
-        }
+        super::permitted(Forward::load())?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let namespace = format!("xbpf-{}-{number}-r", std::process::id());
         ip(&format!("netns add {namespace}"));

@@ -1,5 +1,5 @@
 //! Nanoseconds a packet by the size of rules and lists, printed and not judged:
-//! `cargo test -p expressway-edge --test edge guard_cost -- --ignored --nocapture`. Needs root.
+//! `cargo test -p expressway-edge --test edge guard::cost -- --ignored --nocapture`. Needs root.
 //!
 //! BPF_PROG_TEST_RUN runs the program in a loop on one warm frame: its cost with every cache line hot.
 
@@ -8,16 +8,10 @@ use std::net::IpAddr;
 use expressway_edge::guard::{Rule, classifier};
 use expressway_xbpf::{Guard, GuardOptions, GuardPrefix, GuardRate, GuardReason, GuardSampling};
 
+use crate::support::{DROP, PASS, Packet, list};
+
 const REPEAT: u32 = 1_000_000;
 const RUNS: usize = 5;
-
-/// UDP from 198.51.100.1 to 192.0.2.1, port 443.
-fn frame() -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 92, 0, 1, 0, 0, 64, 17, 0, 0];
-    frame.extend([198, 51, 100, 1, 192, 0, 2, 1, 0x0f, 0xa0, 1, 187, 0, 72, 0, 0]);
-    frame.extend([0; 64]);
-    frame
-}
 
 /// Rules of five fields, none of which matches the frame before the last.
 fn options(rules: u32, prefixes: u32) -> GuardOptions {
@@ -56,13 +50,14 @@ fn options(rules: u32, prefixes: u32) -> GuardOptions {
 #[test]
 #[ignore = "a measurement"]
 fn print_nanoseconds_a_packet() {
+    let frame = Packet::udp("198.51.100.1", 443, &[0; 64]).frame();
     println!("{:>6} {:>6}  ns a packet, best and median of {RUNS} runs of {REPEAT}", "best", "median");
     for (rules, prefixes) in [(10, 10), (1000, 10), (10, 1_000_000), (1000, 1_000_000)] {
         let guard = Guard::load(options(rules, prefixes), None).unwrap();
         let mut runs: Vec<_> = (0..RUNS)
             .map(|_| {
-                let run = guard.prog_test_run(&frame(), REPEAT).unwrap();
-                assert_eq!(run.verdict, 2, "passed by the last rule");
+                let run = guard.prog_test_run(&frame, REPEAT).unwrap();
+                assert_eq!(run.verdict, PASS, "passed by the last rule");
                 run.duration.as_nanos()
             })
             .collect();
@@ -78,6 +73,7 @@ fn print_nanoseconds_a_packet() {
 #[test]
 #[ignore = "a measurement"]
 fn print_nanoseconds_a_sampled_drop() {
+    let frame = Packet::udp("198.51.100.1", 443, &[0; 64]).frame();
     println!(
         "{:>6} {:>6}  ns a dropped packet, best and median of {RUNS} runs of {REPEAT}",
         "best", "median"
@@ -94,7 +90,7 @@ fn print_nanoseconds_a_sampled_drop() {
             snaplen: 256,
         };
         let options = GuardOptions {
-            block: vec![GuardPrefix { address: IpAddr::from([198, 51, 100, 0]), length: 24 }],
+            block: list(&["198.51.100.0/24"]),
             sampling: (one_in > 0).then_some(sampling),
             ..GuardOptions::default()
         };
@@ -102,8 +98,8 @@ fn print_nanoseconds_a_sampled_drop() {
         let mut samples = guard.samples(1 << 20).unwrap();
         let mut runs: Vec<_> = (0..RUNS)
             .map(|_| {
-                let run = guard.prog_test_run(&frame(), REPEAT).unwrap();
-                assert_eq!(run.verdict, 1, "dropped");
+                let run = guard.prog_test_run(&frame, REPEAT).unwrap();
+                assert_eq!(run.verdict, DROP, "dropped");
                 samples.read(true, &mut |_| {});
                 run.duration.as_nanos()
             })

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::packets::{CLIENT, CLIENTS, SERVER, frame, initial, long, server, tagged};
-use super::{issued, key, load, quic, reason, run, with};
+use super::{issued, key, quic, with};
+use crate::support::{PASS, TX, load, packets, reason, run, with_rules};
 
 fn always(keys: &[u8]) -> GuardOptions {
     with(GuardQuic { retry: Some(GuardRetry::Always), ..quic(keys) })
@@ -128,7 +129,7 @@ fn frames_of_several_buffers_are_answered() {
         for linear in [200, 70, 64, 50, 20] {
             match guard.prog_test_run_split(&asked, linear) {
                 Ok(run) => {
-                    assert_eq!(run.verdict, super::TX, "{linear} bytes");
+                    assert_eq!(run.verdict, TX, "{linear} bytes");
                     parse(&run.frame, client, &[5; 20]);
                 }
                 Err(error) => return eprintln!("skipped: needs Linux 6.18: {error}"),
@@ -273,11 +274,8 @@ fn a_rate_passes_before_anybody_is_asked() {
 
 #[test]
 fn forged_sources_leave_nothing_behind() {
-    let text = "name = \"a\"\nlimit = \"1/s\"\nper = \"source\"\n";
-    let rule: expressway_edge::guard::Rule = toml::from_str(text).unwrap();
-    let effect = rule.effect().unwrap();
-    let classifier = expressway_edge::guard::classifier::compile(&[(rule, effect)]);
-    let Some(guard) = load(GuardOptions { classifier, ..always(&[1]) }) else { return };
+    let limit = with_rules("[[rule]]\nname = \"a\"\nlimit = \"1/s\"\nper = \"source\"\n");
+    let Some(guard) = load(GuardOptions { classifier: limit.classifier, ..always(&[1]) }) else { return };
     for host in 0..200u8 {
         let client = format!("10.1.2.{host}:50000");
         assert_eq!(
@@ -297,10 +295,8 @@ fn a_dry_run_answers_nothing() {
     let Some(guard) = load(GuardOptions { dry_run: true, ..always(&[1]) }) else { return };
     let asked = frame(CLIENTS[0], &initial(&[8; 8], &[6; 8], &[]));
     let run = guard.prog_test_run(&asked, 1).unwrap();
-    assert_eq!((run.verdict, run.frame == asked), (super::PASS, true));
-    let counts = guard.counts().unwrap();
-    let answered = counts.into_iter().find(|(reason, _)| *reason == GuardReason::AnswerRetry).unwrap();
-    assert_eq!(answered.1.packets, 1);
+    assert_eq!((run.verdict, run.frame == asked), (PASS, true));
+    assert_eq!(packets(&guard, GuardReason::AnswerRetry), 1);
 }
 
 /// Whatever is changed in a first packet, or cut off: a verdict, and an answer that is whole.

@@ -1,62 +1,40 @@
 //! Samples of dropped packets, by BPF_PROG_TEST_RUN: which, how many, and what they say. Needs root.
 
-use expressway_edge::guard::list::prefix;
-use expressway_edge::guard::{Rule, classifier};
 use expressway_xbpf::{
-    Error, Guard, GuardOptions, GuardRate, GuardReason, GuardSamples, GuardSampling, GuardSamplingCount,
+    Guard, GuardOptions, GuardRate, GuardReason, GuardSamples, GuardSampling, GuardSamplingCount,
 };
+
+use crate::support::{Packet, list, load, with_rules};
 
 const BUFFER: usize = 64 << 10;
 
 /// One in so many of what is blocked, and of what a rule drops.
 fn options(blocked: u32, ruled: u32, rate: GuardRate) -> GuardOptions {
-    let rule: Rule = toml::from_str("name = \"a\"\nprotocol = \"udp\"\naction = \"drop\"").unwrap();
-    let effect = rule.effect().unwrap();
     let every = |reason: &GuardReason| match reason {
         GuardReason::DropBlocked => blocked,
         GuardReason::DropRule => ruled,
         _ => 0,
     };
     GuardOptions {
-        block: vec![prefix("198.51.100.0/24").unwrap()],
-        classifier: classifier::compile(&[(rule, effect)]),
+        block: list(&["198.51.100.0/24"]),
         sampling: Some(GuardSampling {
             every: GuardReason::ALL.iter().map(every).collect(),
             rate,
             snaplen: 40,
         }),
-        ..GuardOptions::default()
+        ..with_rules("[[rule]]\nname = \"a\"\nprotocol = \"udp\"\naction = \"drop\"")
     }
 }
 
 /// No limit that a test reaches.
 const FAST: GuardRate = GuardRate { rate: 1_000_000, burst: 1_000_000 };
 
-/// The program, or `None` where the test has to be skipped for lack of privilege.
-fn load(options: GuardOptions, earlier: Option<&Guard>) -> Option<Guard> {
-    match Guard::load(options, earlier) {
-        Ok(guard) => Some(guard),
-        Err(Error::NotPermitted { .. })
-            if std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_none_or(|value| value != "1") =>
-        {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
+const BLOCKED: &str = "198.51.100.7";
+const RULED: &str = "203.0.113.7";
 
-fn frame(source: [u8; 4], payload: u8) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
-    frame.extend([0x45, 0, 0, 20 + 8 + payload, 0, 1, 0, 0, 64, 17, 0, 0]);
-    frame.extend(source);
-    frame.extend([192, 0, 2, 1, 0, 1, 0, 2, 0, 8 + payload, 0, 0]);
-    frame.resize(frame.len() + usize::from(payload), payload);
-    frame
+fn frame(source: &str, payload: usize) -> Vec<u8> {
+    Packet::udp(source, 2, &vec![7; payload]).frame()
 }
-
-const BLOCKED: [u8; 4] = [198, 51, 100, 7];
-const RULED: [u8; 4] = [203, 0, 113, 7];
 
 /// Keeps the thread on a CPU, whose counters one in so many is counted by.
 fn stay() {
@@ -83,7 +61,7 @@ fn counts(guard: &Guard, reason: GuardReason) -> GuardSamplingCount {
 
 #[test]
 fn one_in_so_many_of_each_reason_is_sampled() {
-    let Some(guard) = load(options(10, 1, FAST), None) else { return };
+    let Some(guard) = load(options(10, 1, FAST)) else { return };
     stay();
     let mut samples = guard.samples(BUFFER).unwrap();
     guard.prog_test_run(&frame(BLOCKED, 60), 31).unwrap();
@@ -105,7 +83,7 @@ fn one_in_so_many_of_each_reason_is_sampled() {
 
 #[test]
 fn what_is_not_asked_for_is_not_sampled() {
-    let Some(guard) = load(options(0, 1, FAST), None) else { return };
+    let Some(guard) = load(options(0, 1, FAST)) else { return };
     let mut samples = guard.samples(BUFFER).unwrap();
     guard.prog_test_run(&frame(BLOCKED, 1), 10).unwrap();
     assert!(read(&mut samples).is_empty());
@@ -114,7 +92,7 @@ fn what_is_not_asked_for_is_not_sampled() {
 
 #[test]
 fn the_rate_holds_for_each_reason_apart() {
-    let Some(guard) = load(options(1, 1, GuardRate { rate: 1, burst: 1000 }), None) else { return };
+    let Some(guard) = load(options(1, 1, GuardRate { rate: 1, burst: 1000 })) else { return };
     let mut samples = guard.samples(BUFFER << 4).unwrap();
     guard.prog_test_run(&frame(BLOCKED, 1), 5000).unwrap();
     guard.prog_test_run(&frame(RULED, 1), 3).unwrap();
@@ -129,7 +107,7 @@ fn the_rate_holds_for_each_reason_apart() {
 
 #[test]
 fn what_finds_no_room_is_counted() {
-    let Some(guard) = load(options(1, 1, FAST), None) else { return };
+    let Some(guard) = load(options(1, 1, FAST)) else { return };
     stay();
     guard.prog_test_run(&frame(BLOCKED, 1), 7).unwrap();
     assert_eq!(counts(&guard, GuardReason::DropBlocked).lost, 7, "nobody reads");
@@ -146,9 +124,9 @@ fn what_finds_no_room_is_counted() {
 
 #[test]
 fn the_next_filter_uses_the_same_buffers() {
-    let Some(guard) = load(options(1, 1, FAST), None) else { return };
+    let Some(guard) = load(options(1, 1, FAST)) else { return };
     let mut samples = guard.samples(BUFFER).unwrap();
-    let next = load(GuardOptions { dry_run: true, ..options(1, 1, FAST) }, Some(&guard)).unwrap();
+    let next = Guard::load(GuardOptions { dry_run: true, ..options(1, 1, FAST) }, Some(&guard)).unwrap();
     drop(guard);
     next.prog_test_run(&frame(RULED, 1), 1).unwrap();
     let found = read(&mut samples);

@@ -1,90 +1,28 @@
-//! SYN cookies by the filter's program, on single packets by BPF_PROG_TEST_RUN in a network namespace with a listener. Needs root.
+//! SYN cookies by the filter's program, in a network namespace with a listener.
 
 use std::net::{IpAddr, TcpListener};
 
+use expressway_wire::checksum::{Sum, pseudo_header};
 use expressway_xbpf::{Guard, GuardOptions, GuardReason, GuardSyn};
 
+use crate::support::{PASS, Packet, packets, run};
 use crate::udp_netns::{Namespace, is_privileged};
 
 const PORT: u16 = 8080;
+const CLIENT: u16 = 50_000;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 /// A segment size of 1400.
 const SEGMENT: [u8; 4] = [2, 4, 5, 120];
 
-/// A TCP packet without payload.
-#[derive(Clone)]
-struct Packet {
-    source: IpAddr,
-    port: u16,
-    flags: u8,
-    numbers: (u32, u32),
-    options: Vec<u8>,
-    tags: usize,
-}
-
 fn syn(source: &str) -> Packet {
-    let options = SEGMENT.to_vec();
-    Packet { source: source.parse().unwrap(), port: PORT, flags: SYN, numbers: (1000, 0), options, tags: 0 }
-}
-
-impl Packet {
-    fn destination(&self) -> IpAddr {
-        if self.source.is_ipv4() { "192.0.2.1" } else { "2001:db8::1" }.parse().unwrap()
+    Packet {
+        ports: (CLIENT, PORT),
+        numbers: (1000, 0),
+        options: SEGMENT.to_vec(),
+        ..Packet::tcp(source, PORT, SYN)
     }
-
-    fn frame(&self) -> Vec<u8> {
-        let mut tcp = [50_000u16, self.port].map(u16::to_be_bytes).concat();
-        tcp.extend(self.numbers.0.to_be_bytes());
-        tcp.extend(self.numbers.1.to_be_bytes());
-        tcp.extend([(5 + self.options.len() as u8 / 4) << 4, self.flags, 0xfa, 0xf0, 0, 0, 0, 0]);
-        tcp.extend(&self.options);
-        let sum = !checksum(self.source, self.destination(), &tcp);
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-        frame.extend([0x81, 0, 0, 7].repeat(self.tags));
-        match (self.source, self.destination()) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                frame.extend([8, 0, 0x45, 0]);
-                frame.extend((20 + tcp.len() as u16).to_be_bytes());
-                frame.extend([0, 1, 0, 0, 64, 6, 0, 0]);
-                frame.extend(source.octets());
-                frame.extend(destination.octets());
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
-                frame.extend((tcp.len() as u16).to_be_bytes());
-                frame.extend([6, 64]);
-                frame.extend(source.octets());
-                frame.extend(destination.octets());
-            }
-            _ => unreachable!("one family"),
-        }
-        frame.extend(tcp);
-        frame
-    }
-}
-
-/// The one's complement sum of 16-bit words.
-fn sum(bytes: &[u8]) -> u32 {
-    bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
-}
-
-fn folded(mut sum: u32) -> u16 {
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// With the pseudo-header; 0xffff if the checksum in it is right.
-fn checksum(source: IpAddr, destination: IpAddr, tcp: &[u8]) -> u16 {
-    let octets = |address: IpAddr| match address {
-        IpAddr::V4(four) => four.octets().to_vec(),
-        IpAddr::V6(six) => six.octets().to_vec(),
-    };
-    folded(sum(&octets(source)) + sum(&octets(destination)) + 6 + tcp.len() as u32 + sum(tcp))
 }
 
 /// Checks a SYN-ACK from the first byte to the last; its sequence number, which is the cookie.
@@ -92,10 +30,11 @@ fn cookie(answer: &[u8], asked: &Packet) -> u32 {
     assert_eq!(answer[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     assert_eq!(answer[12..12 + 4 * asked.tags], [0x81, 0, 0, 7].repeat(asked.tags));
     let ip = &answer[14 + 4 * asked.tags..];
-    let tcp = match (asked.destination(), asked.source) {
+    let tcp = match (asked.destination, asked.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             assert_eq!((ip[0], &ip[12..16], &ip[16..20]), (0x45, &from.octets()[..], &to.octets()[..]));
-            assert_eq!((folded(sum(&ip[..20])), u16::from_be_bytes([ip[2], ip[3]])), (0xffff, 44));
+            assert!(Sum::new().bytes(&ip[..20]).is_intact());
+            assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), 44);
             &ip[20..]
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -109,34 +48,13 @@ fn cookie(answer: &[u8], asked: &Packet) -> u32 {
         _ => unreachable!("one family"),
     };
     assert_eq!((tcp.len(), tcp[12], tcp[13]), (24, 6 << 4, SYN | ACK));
-    assert_eq!((&tcp[..2], &tcp[2..4]), (&PORT.to_be_bytes()[..], &50_000u16.to_be_bytes()[..]));
+    assert_eq!((&tcp[..2], &tcp[2..4]), (&PORT.to_be_bytes()[..], &CLIENT.to_be_bytes()[..]));
     assert_eq!(tcp[8..12], asked.numbers.0.wrapping_add(1).to_be_bytes());
     assert_eq!(tcp[20..22], [2, 4]);
     let segment = u16::from_be_bytes([tcp[22], tcp[23]]);
     assert!((536..=1400).contains(&segment), "{segment}");
-    assert_eq!(checksum(asked.destination(), asked.source, tcp), 0xffff);
+    assert!(pseudo_header(asked.destination, asked.source, 6, tcp.len() as u32).bytes(tcp).is_intact());
     u32::from_be_bytes(tcp[4..8].try_into().unwrap())
-}
-
-/// Runs a frame: the one reason that grew, and what became of it.
-fn run(guard: &Guard, frame: &[u8]) -> (GuardReason, Vec<u8>) {
-    let before = guard.counts().unwrap();
-    let run = guard.prog_test_run(frame, 1).unwrap();
-    let after = guard.counts().unwrap();
-    let grown: Vec<_> = before.iter().zip(&after).filter(|(old, new)| old != new).collect();
-    let [(_, (reason, _))] = grown[..] else { panic!("{} counters changed", grown.len()) };
-    assert!(reason.answers() || run.frame == frame, "changed");
-    assert_eq!(
-        run.verdict,
-        if reason.answers() {
-            3
-        } else if reason.drops() {
-            1
-        } else {
-            2
-        }
-    );
-    (*reason, run.frame)
 }
 
 /// A namespace whose listeners make cookies as `cookies` says, with work to be done in it beside a listener.
@@ -194,8 +112,16 @@ fn what_is_no_syn_for_a_listener_is_the_stacks() {
         options.splice(34..34, [1, 1, 1, 1]);
         options[17] += 4;
         for (name, frame, expected) in [
-            ("no listener", Packet { port: 9090, ..syn("198.51.100.1") }.frame(), GuardReason::PassDefault),
-            ("another port", Packet { port: 80, ..syn("198.51.100.1") }.frame(), GuardReason::PassDefault),
+            (
+                "no listener",
+                Packet { ports: (CLIENT, 9090), ..syn("198.51.100.1") }.frame(),
+                GuardReason::PassDefault,
+            ),
+            (
+                "another port",
+                Packet { ports: (CLIENT, 80), ..syn("198.51.100.1") }.frame(),
+                GuardReason::PassDefault,
+            ),
             (
                 "SYN, ACK",
                 Packet { flags: SYN | ACK, ..syn("198.51.100.1") }.frame(),
@@ -228,18 +154,16 @@ fn acks_of_nothing_are_dropped_beyond_what_the_stack_may_refuse() {
         // All at once: of those the stack may refuse 100, and one more each millisecond.
         let verdicts: Vec<_> =
             (0..20_000).map(|number| guard.prog_test_run(&stray(number), 1).unwrap().verdict).collect();
-        let passed = verdicts.iter().filter(|verdict| **verdict == 2).count();
+        let passed = verdicts.iter().filter(|verdict| **verdict == PASS).count();
         assert!((100..verdicts.len()).contains(&passed), "{passed}");
-        let counts = guard.counts().unwrap();
-        let (_, dropped) = counts.iter().find(|(reason, _)| *reason == GuardReason::DropTcpAck).unwrap();
-        assert_eq!(dropped.packets as usize, verdicts.len() - passed);
+        assert_eq!(packets(guard, GuardReason::DropTcpAck) as usize, verdicts.len() - passed);
         // A cookie is good all the same, and who has none of a listener is refused by the stack.
         let asked = syn("198.51.100.2");
         let (_, answer) = run(guard, &asked.frame());
         let numbers = (asked.numbers.0 + 1, cookie(&answer, &asked).wrapping_add(1));
         let ack = Packet { flags: ACK, numbers, options: vec![], ..asked };
         assert_eq!(run(guard, &ack.frame()).0, GuardReason::PassDefault);
-        let elsewhere = Packet { port: 9090, flags: ACK, ..syn("198.51.100.1") };
+        let elsewhere = Packet { ports: (CLIENT, 9090), flags: ACK, ..syn("198.51.100.1") };
         assert_eq!(run(guard, &elsewhere.frame()).0, GuardReason::PassDefault);
     });
 }

@@ -3,7 +3,8 @@
 use expressway_xbpf::{GuardQuic, GuardReason, GuardUnknown};
 
 use super::packets::{CLIENTS, frame, initial, long, short, tagged};
-use super::{issued, load, quic, reason, with};
+use super::{issued, quic, with};
+use crate::support::{PASS, load, reason};
 
 /// RFC 9369.
 const VERSION_2: u32 = 0x6b33_43cf;
@@ -87,7 +88,7 @@ fn about_one_made_up_id_in_65536_passes() {
         .filter(|number| {
             let mut id = [0x5a; 16];
             id[4..8].copy_from_slice(&number.wrapping_mul(2_654_435_761).to_be_bytes());
-            guard.prog_test_run(&frame(CLIENTS[0], &short(&id, 40)), 1).unwrap().verdict == super::PASS
+            guard.prog_test_run(&frame(CLIENTS[0], &short(&id, 40)), 1).unwrap().verdict == PASS
         })
         .count();
     // 0.3 are expected; six or more come once in 20 million.

@@ -6,9 +6,11 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use expressway_edge::guard::list::prefix;
 use expressway_edge::guard::{Rule, classifier};
 use expressway_xbpf::{
-    Error, Guard, GuardLearned, GuardLearning, GuardLearningCount, GuardLimit, GuardOptions, GuardPer,
-    GuardRate, GuardReason, GuardRule,
+    Guard, GuardLearned, GuardLearning, GuardLearningCount, GuardLimit, GuardOptions, GuardPer, GuardRate,
+    GuardReason, GuardRule,
 };
+
+use crate::support::{Packet, load, packets};
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -35,46 +37,12 @@ fn options(prefix4: u8, entries: u32) -> GuardOptions {
     }
 }
 
-/// The program, or `None` where the test has to be skipped for lack of privilege.
-fn load(options: GuardOptions, earlier: Option<&Guard>) -> Option<Guard> {
-    match Guard::load(options, earlier) {
-        Ok(guard) => Some(guard),
-        Err(Error::NotPermitted { .. })
-            if std::env::var_os("EXPRESSWAY_REQUIRE_ROOT_TESTS").is_none_or(|value| value != "1") =>
-        {
-            eprintln!("skipped: needs root (CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON)");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn frame(source: &str) -> Vec<u8> {
-    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    match source.parse().unwrap() {
-        IpAddr::V4(source) => {
-            frame.extend([8, 0, 0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0, 0]);
-            frame.extend(source.octets());
-            frame.extend([192, 0, 2, 1]);
-        }
-        IpAddr::V6(source) => {
-            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 9, 17, 64]);
-            frame.extend(source.octets());
-            frame.extend("2001:db8::1".parse::<std::net::Ipv6Addr>().unwrap().octets());
-        }
-    }
-    frame.extend([0, 1, 0, 2, 0, 9, 0, 0, b'x']);
-    frame
-}
-
 /// How many of so many packets were passed as of a known source, and how many were dropped or their source banned.
 fn send(guard: &Guard, source: &str, count: u32) -> (u64, u64) {
-    let of = |reason: GuardReason| {
-        guard.counts().unwrap().into_iter().find(|(one, _)| *one == reason).unwrap().1.packets
-    };
+    let of = |reason| packets(guard, reason);
     let both = || (of(GuardReason::PassLearned), of(GuardReason::DropLimit) + of(GuardReason::DropBanned));
     let before = both();
-    guard.prog_test_run(&frame(source), count).unwrap();
+    guard.prog_test_run(&Packet::udp(source, 2, b"x").frame(), count).unwrap();
     let after = both();
     (after.0 - before.0, after.1 - before.1)
 }
@@ -87,7 +55,7 @@ fn known(guard: &Guard, source: &str, first: i64, last: i64) -> GuardLearned {
 
 #[test]
 fn known_sources_pass_limits_in_an_attack_alone() {
-    let Some(guard) = load(options(32, 64), None) else { return };
+    let Some(guard) = load(options(32, 64)) else { return };
     let sources = [
         // Known; known from before this boot; too short; too long ago; an IPv6 network.
         ("198.51.100.1", 700, 0),
@@ -100,7 +68,7 @@ fn known_sources_pass_limits_in_an_attack_alone() {
         sources.iter().map(|(source, first, last)| known(&guard, source, *first, *last)).collect();
     assert_eq!(guard.remember(&learned).unwrap(), 5);
     // Another filter knows them too.
-    let guard = load(options(32, 64), Some(&guard)).unwrap();
+    let guard = Guard::load(options(32, 64), Some(&guard)).unwrap();
     for (source, ..) in sources {
         assert_eq!(send(&guard, source, 3), (0, 2), "{source}, no attack");
         assert!(guard.unban(source.parse().unwrap()), "{source}");
@@ -122,7 +90,7 @@ fn known_sources_pass_limits_in_an_attack_alone() {
 
 #[test]
 fn networks_are_learned_by_the_first_bits() {
-    let Some(guard) = load(options(24, 64), None) else { return };
+    let Some(guard) = load(options(24, 64)) else { return };
     guard.remember(&[known(&guard, "198.51.100.1", 700, 0)]).unwrap();
     guard.set_attack(true).unwrap();
     assert_eq!(send(&guard, "198.51.100.77", 4), (3, 0));
@@ -131,7 +99,7 @@ fn networks_are_learned_by_the_first_bits() {
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].source, prefix("198.51.100.0/24").unwrap());
     // A table of other networks begins with what it is given.
-    let next = load(options(32, 64), Some(&guard)).unwrap();
+    let next = Guard::load(options(32, 64), Some(&guard)).unwrap();
     assert!(next.learned().unwrap().is_empty());
     next.remember(&listed).unwrap();
     next.forget(&listed);
@@ -140,7 +108,7 @@ fn networks_are_learned_by_the_first_bits() {
 
 #[test]
 fn a_full_table_pushes_nobody_out() {
-    let Some(guard) = load(options(32, 4), None) else { return };
+    let Some(guard) = load(options(32, 4)) else { return };
     let many: Vec<_> = (1..10).map(|host| known(&guard, &format!("198.51.100.{host}"), 700, 0)).collect();
     assert_eq!(guard.remember(&many).unwrap(), 4);
     assert_eq!(guard.remember(&many).unwrap(), 0);
@@ -151,7 +119,7 @@ fn a_full_table_pushes_nobody_out() {
 
 #[test]
 fn a_handshake_is_a_proof() {
-    let Some(guard) = load(options(32, 64), None) else { return };
+    let Some(guard) = load(options(32, 64)) else { return };
     // An address of this namespace's that is no loopback one, if there is any: connections to oneself have it as source.
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
