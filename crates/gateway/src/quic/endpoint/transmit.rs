@@ -330,10 +330,10 @@ impl Sender<'_> {
             if burst.packets == 1 {
                 return 0;
             }
-            let mut length = transport.seal(scratch, None, *clock);
+            let mut length = transport.seal(scratch, *clock);
             if length > slot.len() {
                 stats.mtu_probes_dropped += 1;
-                length = transport.seal(slot, None, *clock);
+                length = transport.seal(slot, *clock);
             } else {
                 slot[..length].copy_from_slice(&scratch[..length]);
             }
@@ -366,15 +366,16 @@ impl Sender<'_> {
     ) -> Result<Burst, IoError> {
         let Self { transport, io, now, clock, paced, .. } = self;
         let mut burst = Burst::default();
+        let mut train = transport.train(path, *clock);
         let sent = io.transmit(flow, segment, &mut |slot| {
             if burst.packets == limit {
                 return 0;
             }
-            if *paced && let Some(release) = transport.release_time(*now).filter(|at| *at > *now + SLACK) {
+            if *paced && let Some(release) = train.release_time(*now).filter(|at| *at > *now + SLACK) {
                 burst.release = Some(release);
                 return 0;
             }
-            let length = transport.seal(slot, path, *clock);
+            let length = train.seal(slot);
             burst.drained = length == 0;
             burst.packets += usize::from(length > 0);
             length

@@ -23,8 +23,9 @@
 //! CONNECTION_CLOSE for room in the congestion window, which does not apply to it, so that at the end of a
 //! drain clients with a full window were not notified. None of these changes the protocol; quiche's unit
 //! tests pass, and so do ours of in-place encryption, except for those of quiche's that expect packets with
-//! data of one stream. Others bound what a peer can make quiche hold or do, and add what the endpoint needs to
-//! keep a client's address and to refuse connections.
+//! data of one stream. For datagrams that leave together, what they have in common is looked at once. Others
+//! bound what a peer can make quiche hold or do, and add what the endpoint needs to keep a client's address and
+//! to refuse connections.
 //!
 //! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies. It is
 //! required: with quiche as released this does not build (`patches/README.md`). A fork would have to

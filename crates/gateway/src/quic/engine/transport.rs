@@ -38,6 +38,39 @@ pub struct Transport {
     pub(super) quic: Box<quiche::Connection<Buffers>>,
 }
 
+/// Datagrams of a connection that leave together: what holds for all of them is looked at once.
+pub(crate) struct Train<'a> {
+    quic: quiche::Train<'a, Buffers>,
+    is_on_path: bool,
+}
+
+impl Train<'_> {
+    /// Seals the next datagram into `out` and returns its length, 0 when there is nothing to send.
+    #[inline]
+    pub(crate) fn seal(&mut self, out: &mut [u8]) -> usize {
+        match self.quic.send(out) {
+            Ok((length, _)) => length,
+            Err(quiche::Error::Done) => 0,
+            // The path no longer exists.
+            Err(quiche::Error::InvalidState) if self.is_on_path => 0,
+            Err(error) => {
+                let quic = self.quic.connection_mut();
+                tracing::debug!(connection = quic.trace_id(), %error, "sealing a packet failed");
+                let internal = quiche::WireErrorCode::InternalError as u64;
+                let _ = quic.close(false, internal, b"");
+                // The packet that tells the peer; if that fails too, the idle timeout ends it.
+                self.quic.send(out).map_or(0, |(length, _)| length)
+            }
+        }
+    }
+
+    /// When the pacer releases the next packet, if that is after `now`.
+    #[inline]
+    pub(crate) fn release_time(&self, now: Instant) -> Option<Instant> {
+        self.quic.connection().get_next_release_time()?.time(now)
+    }
+}
+
 impl Transport {
     pub(super) fn new(quic: quiche::Connection<Buffers>) -> Self {
         Self { quic: Box::new(quic) }
@@ -59,29 +92,17 @@ impl Transport {
         })
     }
 
-    /// Seals the next datagram into `out` and returns its length, 0 when there is nothing to send; on `path`
-    /// (local, remote) if given, else on the active path. `now` is the time it leaves at: one look at the clock
-    /// does for datagrams that leave together.
+    /// Datagrams that leave together, at the time `now`: on `path` (local, remote) if given, else on the active path.
     #[inline]
-    pub(crate) fn seal(
-        &mut self,
-        out: &mut [u8],
-        path: Option<&(SocketAddr, SocketAddr)>,
-        now: Instant,
-    ) -> usize {
-        match self.seal_once(out, path, now) {
-            Ok(length) => length,
-            Err(quiche::Error::Done) => 0,
-            // The path no longer exists.
-            Err(quiche::Error::InvalidState) if path.is_some() => 0,
-            Err(error) => {
-                tracing::debug!(connection = self.quic.trace_id(), %error, "sealing a packet failed");
-                let internal = quiche::WireErrorCode::InternalError as u64;
-                let _ = self.quic.close(false, internal, b"");
-                // The packet that tells the peer; if that fails too, the idle timeout ends it.
-                self.seal_once(out, path, now).unwrap_or(0)
-            }
-        }
+    pub(crate) fn train(&mut self, path: Option<&(SocketAddr, SocketAddr)>, now: Instant) -> Train<'_> {
+        let (local, remote) = path.copied().unzip();
+        Train { quic: self.quic.train(local, remote, now), is_on_path: path.is_some() }
+    }
+
+    /// Seals the next datagram on the active path into `out`; see [`Train::seal`].
+    #[inline]
+    pub(crate) fn seal(&mut self, out: &mut [u8], now: Instant) -> usize {
+        self.train(None, now).seal(out)
     }
 
     /// Sends PATH_CHALLENGE with `data`, which has to be unpredictable, in the next packet on the active path, in place of
@@ -101,18 +122,6 @@ impl Transport {
         self.quic.newest_packet()
     }
 
-    #[inline]
-    fn seal_once(
-        &mut self,
-        out: &mut [u8],
-        path: Option<&(SocketAddr, SocketAddr)>,
-        now: Instant,
-    ) -> Result<usize, quiche::Error> {
-        let (local, remote) = path.map(|(local, remote)| (local, remote)).unzip();
-        let sealed = self.quic.send_on_path_at(out, local, remote, now);
-        sealed.map(|(length, _)| length)
-    }
-
     /// Gives back room that is not needed for what there is.
     pub(crate) fn shrink_to_fit(&mut self) {
         self.quic.shrink_to_fit();
@@ -127,12 +136,6 @@ impl Transport {
     /// Handles whatever timeout is due; does nothing when none is.
     pub(crate) fn handle_timeout(&mut self) {
         self.quic.on_timeout();
-    }
-
-    /// When the pacer releases the next packet, if that is after `now`.
-    #[inline]
-    pub(crate) fn release_time(&self, now: Instant) -> Option<Instant> {
-        self.quic.get_next_release_time()?.time(now)
     }
 
     /// Bytes that may leave in one burst.
