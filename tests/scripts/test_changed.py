@@ -27,7 +27,7 @@ class Changed(unittest.TestCase):
         self.assertEqual(changed.integration("crates/netio/tests/conformance/bed.rs"), {"conformance"})
 
     def test_what_tests_share_leads_to_them_all(self) -> None:
-        self.assertEqual(changed.integration("crates/gateway/tests/support/world.rs"), {"bounds", "gateway", "memory"})
+        self.assertEqual(changed.integration("crates/gateway/tests/support/world.rs"), {"bounds", "gateway", "instructions", "memory"})
 
     def test_models_of_rings_and_what_strangers_send_have_their_sections(self) -> None:
         self.assertIn("loom", changed.plan(["crates/netio/src/xsk/engine/kick.rs"]))

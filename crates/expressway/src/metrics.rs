@@ -127,17 +127,14 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
         let all = Sample::histogram("worker_turn_seconds", help, durations(&cell.turns()));
         out.push(all.label("worker", worker.to_string()));
         let longest = Duration::from_nanos(cell.turns().longest);
-        let longest = Sample::time("worker_turn_longest_seconds", "Longest worker turn since start.", longest);
+        let longest =
+            Sample::time("worker_turn_longest_seconds", "Longest worker turn since start.", longest);
         out.push(longest.label("worker", worker.to_string()));
     });
 }
 
 fn durations(turns: &TurnTimes) -> Histogram {
-    Histogram {
-        bounds: &TURN_BOUNDS,
-        buckets: turns.buckets.to_vec(),
-        sum: Duration::from_nanos(turns.sum),
-    }
+    Histogram { bounds: &TURN_BOUNDS, buckets: turns.buckets.to_vec(), sum: Duration::from_nanos(turns.sum) }
 }
 
 /// Registers what the workers of TCP count.

@@ -36,7 +36,9 @@ impl Wait {
         loop {
             match look() {
                 Ok(found) => return Ok(found),
-                Err(error) if Instant::now() < self.deadline && is_passing(&error) => std::thread::sleep(PAUSE),
+                Err(error) if Instant::now() < self.deadline && is_passing(&error) => {
+                    std::thread::sleep(PAUSE)
+                }
                 Err(error @ AgentError::Refused { .. }) => return Err(error.into()),
                 Err(error) => {
                     return Err(Error::AgentGone {

@@ -142,7 +142,8 @@ impl Worker {
                 self.long_turns_per_second += rate;
             }
             "worker_turn_seconds_bucket" | "tcp_turn_seconds_bucket"
-                if series.label("le").as_deref() == Some(LONG) => {
+                if series.label("le").as_deref() == Some(LONG) =>
+            {
                 self.long_turns_per_second -= rate;
             }
             "worker_turn_longest_seconds" | "tcp_turn_longest_seconds" => {

@@ -33,7 +33,8 @@ impl Handler for Memories {
 
 fn world() -> World {
     let handler: Arc<dyn Handler> = Arc::new(Memories(vec![7; LONGEST].into()));
-    Build { link: Link::default(), handler: Some((handler, Memory::new(256 << 20))), ..Build::default() }.world()
+    Build { link: Link::default(), handler: Some((handler, Memory::new(256 << 20))), ..Build::default() }
+        .world()
 }
 
 /// The world's one client.
