@@ -4,6 +4,9 @@
 * `send HEX…`: a session after another, each of which opens a stream for each HEX (`uni:HEX`, `bidi:HEX`, `fin:HEX`), and tells
   what it was closed with, or what came on its streams.
 * `slow BROADCAST`: subscribes to the track `video` and never lets more than 64 KiB come, until a line on standard input.
+* `stay WORD`: enters the room and says nothing more; tells what it was told when the relay closes the connection.
+* `rude BROADCAST COUNT`: opens so many requests for the track `video` or a group of it, each of which it stops and resets or ends at once, and
+  stays until a line on standard input.
 * `publish BROADCAST HEX`: announces it and sends HEX as the frames of a group to whoever subscribes, until a line on standard input.
 """
 
@@ -122,6 +125,48 @@ async def slow(arguments: argparse.Namespace) -> None:
         tell(event="seen", octets=sum(map(len, peer.streams.values())), resets=len(peer.resets))
 
 
+async def stay(arguments: argparse.Namespace) -> None:
+    """See the module."""
+    async with session(arguments) as peer:
+        peer.write(setup(arguments.path), one_way=True, fin=True)
+        tell(event="connected")
+        code = await peer.closed
+        # Streams in both directions that the relay opens; the first asks for broadcasts.
+        goaway = [data for stream, data in peer.streams.items() if stream & 3 == 1 and data[:1] == b"\x05"]
+        tell(event="closed", code=code, goaway=goaway[0].hex() if goaway else None)
+
+
+async def rude(arguments: argparse.Namespace) -> None:
+    """See the module."""
+    broadcast, count = arguments.words[0], int(arguments.words[1])
+    async with session(arguments) as peer:
+        quic = peer._quic
+        peer.write(setup(arguments.path), one_way=True, fin=True)
+        for number in range(count):
+            # The relay lets it open more once it has done with those before.
+            while 4 * quic._remote_max_streams_bidi <= quic.get_next_available_stream_id() and not peer.closed.done():
+                peer.transmit()
+                await asyncio.sleep(0.002)
+            if number % 2:
+                asked = b"\x02" + message(integer(number), text(broadcast), text("video"), bytes(5))
+            else:
+                asked = b"\x03" + message(text(broadcast), text("video"), bytes(2))
+            stream = quic.get_next_available_stream_id()
+            quic.send_stream_data(stream, asked, number % 3 == 0)
+            if number % 3 == 1:
+                peer.transmit()
+            quic.stop_stream(stream, 1)
+            if number % 3:
+                quic.reset_stream(stream, 1)
+            peer.transmit()
+        # All of them come back.
+        while quic._remote_max_streams_bidi < count and not peer.closed.done():
+            peer.transmit()
+            await asyncio.sleep(0.01)
+        tell(event="stopped", count=count, closed=peer.closed.result() if peer.closed.done() else None)
+        await line()
+
+
 async def publish(arguments: argparse.Namespace) -> None:
     """See the module."""
     broadcast, frames = arguments.words[0], bytes.fromhex(arguments.words[1])
@@ -154,14 +199,14 @@ async def publish(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["send", "slow", "publish"])
+    parser.add_argument("role", choices=["send", "slow", "stay", "rude", "publish"])
     parser.add_argument("host")
     parser.add_argument("words", nargs="+")
     parser.add_argument("--port", type=int, default=4443)
     parser.add_argument("--path", default="/studio")
     parser.add_argument("--wait", type=float, default=2)
     arguments = parser.parse_args()
-    asyncio.run({"send": send, "slow": slow, "publish": publish}[arguments.role](arguments))
+    asyncio.run({"send": send, "slow": slow, "stay": stay, "rude": rude, "publish": publish}[arguments.role](arguments))
 
 
 if __name__ == "__main__":

@@ -274,7 +274,7 @@ reasons! {
         "message" = "relay_webrtc_dropped_message": "A message of a session that is not heard, without a channel, or too long.";
         "message-slow" = "relay_webrtc_dropped_slow_message": "A message on an unreliable channel whose receiver had no room.";
         "message-skipped" = "relay_webrtc_skipped_messages": "A message for a session that was too far behind.";
-        "moq-group-too-large" = "relay_moq_dropped_group_too_large": "A group of Media over QUIC that alone is more than what is kept.";
+        "moq-group-too-large" = "relay_moq_dropped_group_too_large": "A group of Media over QUIC that is more than what is kept, or the longest in a full room.";
         "moq-malformed" = "relay_moq_dropped_malformed": "A group that does not consist of whole objects, or of one that is too long.";
         "moq-skipped" = "relay_moq_groups_skipped": "A group that a subscriber was too far behind for.";
         "moq-broadcast" = "relay_moq_refused_broadcast": "A broadcast beyond their number, or with a path that is too long.";

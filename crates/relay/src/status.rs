@@ -214,7 +214,7 @@ counters! {
         pub fetches_missed: AtomicU64,
         /// Broadcasts whose place another session took.
         pub replaced: AtomicU64,
-        /// Groups that have ended because they alone are more than what is kept.
+        /// Groups that have ended because they are more than what is kept, or were the longest in a full room.
         pub dropped_group_too_large: AtomicU64,
         /// Groups that do not consist of whole objects, or of ones that are too long.
         pub dropped_malformed: AtomicU64,
@@ -226,6 +226,12 @@ counters! {
         pub refused_not_found: AtomicU64,
         /// Sessions that broke the protocol.
         pub sessions_failed: AtomicU64,
+        /// Times that something for a session had to wait because it held as much as it may.
+        pub starved: AtomicU64,
+        /// Sessions that acknowledged nothing of what was on its way for 30 seconds.
+        pub ended_stalled: AtomicU64,
+        /// Publishers that were not heard from any more.
+        pub ended_vanished: AtomicU64,
     }
 }
 

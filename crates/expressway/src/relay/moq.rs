@@ -8,6 +8,7 @@ use expressway_metrics::Sample;
 use expressway_netio::Mailbox;
 use expressway_relay::service::{Message, Status};
 use expressway_relay::{Config, moq};
+use expressway_web::memory::Memory;
 
 use crate::daemon::lock;
 use crate::fail::Failure;
@@ -18,6 +19,8 @@ pub(super) struct Moq {
     pub(super) shared: Arc<Shared>,
     application: Arc<moq::Moq>,
     instance: Instance,
+    /// Where what is on its way to peers is counted.
+    memory: Arc<Memory>,
     workers: usize,
 }
 
@@ -29,11 +32,12 @@ impl Moq {
         let instance = Instance::of(&identity, None, &section.listen)
             .map_err(|error| Failure::run_time(format!("[moq]: {error}")))?;
         let rooms = lock(status).iter().filter_map(|room| room.moq.clone()).collect::<Vec<_>>();
-        let application = moq::Moq::new(rooms, section.keys.clone(), section.limits.subscriptions);
+        let application = moq::Moq::new(rooms, section.keys.clone(), section.of_session);
         let setup = setup(section.sessions, identity, &instance, &application)?;
-        let shared =
-            Shared::new(&setup, workers).map_err(|error| Failure::run_time(format!("[moq]: {error}")))?;
-        Ok(Some(Self { shared, application, instance, workers }))
+        let memory = Memory::new(section.memory);
+        let shared = Shared::with_memory(&setup, workers, Arc::clone(&memory))
+            .map_err(|error| Failure::run_time(format!("[moq]: {error}")))?;
+        Ok(Some(Self { shared, application, instance, memory, workers }))
     }
 
     /// Takes the certificate and the keys of tokens for sessions to come.
@@ -54,6 +58,21 @@ impl Moq {
         for worker in 0..self.workers {
             metrics::quic(&self.shared, worker, out);
         }
+        let gauge = |name, help, value: usize| Sample::gauge(name, help, value as u64);
+        let memory = &self.memory;
+        out.extend([
+            gauge(
+                "relay_moq_memory_bytes",
+                "Bytes on their way to peers of Media over QUIC that these have not acknowledged, and what they take beside.",
+                memory.total(),
+            ),
+            gauge("relay_moq_memory_budget_bytes", "Bytes that these may be.", memory.budget()),
+            gauge(
+                "relay_moq_memory_share_bytes",
+                "Of these, what one session may hold now, at most its own limit.",
+                memory.share(),
+            ),
+        ]);
         let help = "Sessions of Media over QUIC that asked for no room that is there, or had no right to it.";
         out.push(Sample::counter(
             "relay_moq_refused_session",

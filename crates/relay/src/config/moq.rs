@@ -1,16 +1,25 @@
 //! The section `[moq]`: where sessions of Media over QUIC come to, and what they may take.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use expressway_settings::Size;
+use expressway_settings::{Size, Span};
 use expressway_web::TokenKey;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::file::Problem;
 use super::sessions::{self, SESSIONS, number};
+use crate::moq::Sessions;
 use crate::moq::room::Limits;
+
+/// What `publisher_timeout` may be: a round trip or three of any path, and no more than QUIC's idle timeout.
+const PUBLISHER_TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
+
+/// Bytes on their way to all peers, if nothing else is set.
+const MEMORY: usize = 256 << 20;
 
 /// Where sessions come to.
 #[derive(Clone, Debug)]
@@ -25,6 +34,10 @@ pub struct Moq {
     pub keys: Vec<TokenKey>,
     /// Connections of a worker.
     pub sessions: usize,
+    /// Bytes on their way to all peers that these have not acknowledged.
+    pub memory: usize,
+    /// What a session may take.
+    pub of_session: Sessions,
     /// What may be taken of a room.
     pub limits: Limits,
 }
@@ -32,7 +45,8 @@ pub struct Moq {
 impl Moq {
     /// Whether nothing differs but what the files of certificate and keys say.
     pub fn same_but_keys(&self, other: &Self) -> bool {
-        (&self.listen, self.sessions, self.limits) == (&other.listen, other.sessions, other.limits)
+        let own = (&self.listen, self.sessions, self.memory, self.of_session, self.limits);
+        own == (&other.listen, other.sessions, other.memory, other.of_session, other.limits)
     }
 }
 
@@ -50,6 +64,9 @@ pub(super) struct MoqTable {
     track_cache: Option<Spanned<Size>>,
     room_cache: Option<Spanned<Size>>,
     max_object: Option<Spanned<Size>>,
+    memory: Option<Spanned<Size>>,
+    session_memory: Option<Spanned<Size>>,
+    publisher_timeout: Option<Spanned<Span>>,
 }
 
 /// A size within bounds; `usual` if it is not set.
@@ -95,7 +112,20 @@ impl MoqTable {
         if limits.room_cache < limits.track_cache {
             return Err((of_room.unwrap_or(span), "`room_cache` is less than `track_cache`".into()));
         }
+        let memory = size(self.memory, MEMORY, (1 << 20, 1 << 40), "\"1MiB\" to \"1TiB\"")?;
+        let usual = Sessions { requests: limits.subscriptions, ..Sessions::default() };
+        let of_session = Sessions {
+            memory: size(self.session_memory, usual.memory, (64 << 10, 1 << 30), "\"64KiB\" to \"1GiB\"")?,
+            publisher_timeout: match self.publisher_timeout {
+                None => usual.publisher_timeout,
+                Some(value) if PUBLISHER_TIMEOUTS.contains(&value.get_ref().0) => value.get_ref().0,
+                Some(value) => return Err((value.span(), "give a time from \"1s\" to \"30s\"".into())),
+            },
+            ..usual
+        };
         Ok(Moq {
+            memory,
+            of_session,
             listen,
             certificate: folder.join(self.certificate),
             private_key: folder.join(self.private_key),
@@ -110,6 +140,7 @@ impl MoqTable {
 mod tests {
     use expressway_settings::SourceFile;
 
+    use super::*;
     use crate::config::Config;
 
     fn parsed(moq: &str, room: &str) -> Result<Config, String> {
@@ -131,6 +162,13 @@ mod tests {
         let more = format!("{SMALL}\ntrack_cache = \"1MiB\"\nroom_cache = \"2MiB\"\nrequests = 7");
         let limits = parsed(&more, "moq = true").unwrap().moq.unwrap().limits;
         assert_eq!((limits.track_cache, limits.room_cache, limits.subscriptions), (1 << 20, 2 << 20, 7));
+        let more =
+            format!("{SMALL}\nmemory = \"1GiB\"\nsession_memory = \"1MiB\"\npublisher_timeout = \"2s\"");
+        let moq = parsed(&more, "moq = true").unwrap().moq.unwrap();
+        let of_session =
+            Sessions { memory: 1 << 20, publisher_timeout: Duration::from_secs(2), ..Sessions::default() };
+        assert_eq!((moq.memory, moq.of_session), (1 << 30, of_session));
+        assert!(!moq.same_but_keys(config.moq.as_ref().unwrap()));
     }
 
     #[test]
@@ -150,6 +188,9 @@ mod tests {
             (&more("track_cache = \"1KiB\""), "moq = true", "64KiB"),
             (&more("room_cache = \"1MiB\""), "moq = true", "less than `track_cache`"),
             (&more("max_object = \"1\""), "moq = true", "1KiB"),
+            (&more("memory = \"1KiB\""), "moq = true", "1MiB"),
+            (&more("session_memory = \"1KiB\""), "moq = true", "64KiB"),
+            (&more("publisher_timeout = \"31s\""), "moq = true", "\"1s\" to \"30s\""),
             (&more("cache = \"1MiB\""), "moq = true", "unknown key"),
         ] {
             let error = parsed(moq, room).unwrap_err();

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use expressway_gateway::quic::{self, Application, Settings, StreamLimits, Turn};
 use expressway_h3::varint;
@@ -22,10 +23,14 @@ pub const PROTOCOL: &[u8] = b"moq-lite-05";
 const GROUPS: u64 = 128;
 /// Requests beside those that the limit of a session is for: announcements, GOAWAY.
 const REQUESTS: u64 = 16;
-/// Bytes of a group that may be under way.
-const GROUP_WINDOW: u64 = 1 << 20;
-/// Bytes that a publisher may have under way in all.
-const CONNECTION_WINDOW: u64 = 8 << 20;
+/// Bytes of a group that may be under way at first: as much as 10 Mbit/s are in 100 ms.
+const GROUP_WINDOW: u64 = 128 << 10;
+/// As many as they become while they are used up within two round trips.
+const MOST_OF_STREAM: u64 = 1 << 20;
+/// Bytes that a peer may have under way in all at first. One that only subscribes never uses them up, so that its window stays.
+const CONNECTION_WINDOW: u64 = 512 << 10;
+/// As many as a publisher gets to: 640 Mbit/s at 100 ms.
+const MOST_OF_CONNECTION: u64 = 8 << 20;
 /// Bytes of answers to what we asked.
 const ANSWER_WINDOW: u64 = 64 << 10;
 
@@ -38,13 +43,29 @@ pub struct Rights {
     pub subscribe: bool,
 }
 
+/// What a session may take, whatever room it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// Requests at a time.
+    pub requests: usize,
+    /// Bytes on their way to the peer that it has not acknowledged.
+    pub memory: usize,
+    /// How long a peer that publishes may be silent before it is gone.
+    pub publisher_timeout: Duration,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self { requests: 128, memory: 2 << 20, publisher_timeout: Duration::from_secs(5) }
+    }
+}
+
 /// Rooms, and who may enter them.
 #[derive(Debug)]
 pub struct Moq {
     rooms: HashMap<Box<str>, Arc<Room>>,
     token: Option<TokenRule>,
-    /// Requests of a session at a time.
-    pub(super) requests: u64,
+    pub(super) sessions: Sessions,
     /// The relay as a hop: a number that no other has.
     pub(super) hop: u64,
     counts: Arc<Counts>,
@@ -62,7 +83,7 @@ impl Moq {
     pub fn new(
         rooms: impl IntoIterator<Item = Arc<Room>>,
         keys: Vec<TokenKey>,
-        requests: usize,
+        sessions: Sessions,
     ) -> Arc<Self> {
         let mut seed = [0; 8];
         // Two relays with the same number only miss each other's broadcasts.
@@ -70,7 +91,7 @@ impl Moq {
         Arc::new(Self {
             rooms: rooms.into_iter().map(|room| (room.name.clone(), room)).collect(),
             token: token(keys),
-            requests: requests as u64,
+            sessions,
             hop: (u64::from_ne_bytes(seed) & varint::MAX).max(1),
             counts: Arc::default(),
         })
@@ -79,8 +100,8 @@ impl Moq {
     /// The same, for clients with a token of one of these keys.
     pub fn with_keys(&self, keys: Vec<TokenKey>) -> Arc<Self> {
         let (rooms, counts) = (self.rooms.clone(), Arc::clone(&self.counts));
-        let (requests, hop) = (self.requests, self.hop);
-        Arc::new(Self { rooms, token: token(keys), requests, hop, counts })
+        let (sessions, hop) = (self.sessions, self.hop);
+        Arc::new(Self { rooms, token: token(keys), sessions, hop, counts })
     }
 
     /// Sessions that asked for no room that is there, or had no right to it.
@@ -128,12 +149,14 @@ impl Application for Moq {
 
     fn limits(&self, _settings: &Settings) -> StreamLimits {
         StreamLimits {
-            bidirectional: self.requests + REQUESTS,
+            bidirectional: self.sessions.requests as u64 + REQUESTS,
             unidirectional: GROUPS,
             bidirectional_window: 2 * MAX_MESSAGE as u64,
             unidirectional_window: GROUP_WINDOW,
             own_window: ANSWER_WINDOW,
+            most_stream_window: MOST_OF_STREAM,
             connection_window: CONNECTION_WINDOW,
+            most_connection_window: MOST_OF_CONNECTION,
         }
     }
 
@@ -153,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_room_is_entered_by_its_path() {
-        let moq = Moq::new([Room::new("a room", Limits::default())], Vec::new(), 8);
+        let moq = Moq::new([Room::new("a room", Limits::default())], Vec::new(), Sessions::default());
         let enter = |target: &str| {
             let entered = moq.enter(target, "192.0.2.1".parse().unwrap());
             entered.map(|(room, prefix, _)| (room.name.to_string(), prefix.to_string()))
@@ -169,7 +192,7 @@ mod tests {
     fn a_token_says_what_may_be_done() {
         // HMAC-SHA256 of the part before `~hmac=`, computed by openssl.
         let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
-        let moq = Moq::new([Room::new("studio", Limits::default())], vec![key], 8);
+        let moq = Moq::new([Room::new("studio", Limits::default())], vec![key], Sessions::default());
         let enter = |target: &str| {
             moq.enter(target, "192.0.2.1".parse().unwrap())
                 .map(|(_, _, rights)| (rights.publish, rights.subscribe))

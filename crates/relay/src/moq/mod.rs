@@ -7,7 +7,9 @@
 //! ```
 //!
 //! * [`wire`]: messages of moq-lite-05, and where frames begin and end.
-//! * [`room`]: broadcasts and limits; [`track`]: what is kept, and who follows it.
+//! * [`room`]: broadcasts by path, and limits; [`broadcast`]: one, its tracks and its publisher.
+//! * [`track`]: groups that are kept, and who follows them; [`cache`]: what all tracks of a room may keep.
+//! * [`wakers`]: how thousands hear that something is new.
 //! * `session`: one QUIC connection, which publishes, subscribes or both.
 //! * [`application`]: what the endpoint makes sessions with: rooms and rights.
 //!
@@ -35,12 +37,16 @@
 //!
 //! A subscriber has at most [`CONCURRENT`](session::CONCURRENT) groups under way, each as far as its connection takes it, and no new one while it takes
 //! no more of another. Nothing waits for it: when a group is older than the subscriber wants while its connection takes no more of it, or is not
-//! kept any more, its stream is reset, and the subscriber goes on with the newest group from its start.
+//! kept any more, its stream is reset, and the subscriber goes on with the newest group from its start. What is on its way to a subscriber and not
+//! acknowledged is counted, by session and of all; a session that holds as much as it may is like one whose connection takes no more.
 
 pub mod application;
+pub mod broadcast;
+pub mod cache;
 pub mod room;
 pub mod session;
 pub mod track;
+pub mod wakers;
 pub mod wire;
 
-pub use application::{Moq, Rights};
+pub use application::{Moq, Rights, Sessions};

@@ -1,22 +1,22 @@
 //! A room: its broadcasts, by path, and the limits of what it keeps.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bytes::Bytes;
 use expressway_gateway::quic::Waker;
-use slab::Slab;
 
-use super::track::{End, Track};
-use super::wire::stream_code;
+use super::broadcast::Broadcast;
+use super::cache::Cache;
+use super::track::{DROPPED, Track};
+use super::wakers::Wakers;
 use crate::status::{MoqCounters, MoqGauges};
 
 /// Broadcasts of a path that were replaced and are remembered.
 const FORMER: usize = 4;
-
-/// Tracks that lose groups for one chunk at most.
-const VICTIMS: usize = 64;
 
 /// What sessions may take of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +78,31 @@ pub struct Room {
     pub counters: MoqCounters,
     /// What it is like.
     pub gauges: MoqGauges,
-    cached: AtomicUsize,
+    pub(super) cache: Cache,
     track_numbers: AtomicU64,
-    /// Tracks with something to evict, by the bytes of that and their number. A track's lock is taken before this one, never within.
-    evictable: Mutex<BTreeMap<(usize, u64), Weak<Track>>>,
     state: Mutex<State>,
+    /// What is left to do, and how much of that. Any other lock of the room's is taken before this one.
+    rest: Mutex<Rests>,
+    rests: AtomicUsize,
+}
+
+/// Work that is too much for one turn, and left to a session that does it between other work.
+#[derive(Debug)]
+pub(super) enum Rest {
+    /// Those who follow a track are to be woken.
+    Followers(Weak<Track>),
+    /// Those who hear of broadcasts are to be woken.
+    Watchers,
+    /// Chunks that are not kept any more.
+    Chunks(Vec<Bytes>),
+}
+
+#[derive(Debug, Default)]
+struct Rests {
+    /// Of each track's followers and of watchers one at most; chunks as many as there were groups of many.
+    queue: VecDeque<Rest>,
+    /// A session does it.
+    is_taken: bool,
 }
 
 #[derive(Debug, Default)]
@@ -90,96 +110,12 @@ struct State {
     broadcasts: BTreeMap<Box<str>, Arc<Broadcast>>,
     /// What they have replaced and whose publishers still announce it, by path, the latest last.
     former: HashMap<Box<str>, Vec<Arc<Broadcast>>>,
-    watchers: Slab<Watcher>,
-}
-
-#[derive(Debug)]
-struct Watcher {
-    waker: Box<dyn Wake>,
-    is_woken: bool,
+    watchers: Wakers,
 }
 
 /// A room has as many broadcasts as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
-
-/// A broadcast that is announced.
-#[derive(Debug)]
-pub struct Broadcast {
-    /// Tells it from others that had or will have its path.
-    pub number: u64,
-    /// Its path within the room.
-    pub path: Box<str>,
-    /// Its path as its publisher knows it.
-    pub own_path: Box<str>,
-    /// Relays that it has passed.
-    pub hops: Vec<u64>,
-    /// The session that publishes it.
-    pub publisher: Arc<Publisher>,
-    tracks: Mutex<Tracks>,
-}
-
-#[derive(Debug, Default)]
-struct Tracks {
-    by_name: HashMap<Box<str>, Arc<Track>>,
-    /// The broadcast is over: it gets no more tracks.
-    is_closed: bool,
-}
-
-/// A session that publishes, as those see it who want something of it.
-#[derive(Debug)]
-pub struct Publisher {
-    /// Tells sessions apart.
-    pub id: u64,
-    waker: Box<dyn Wake>,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// Tracks of which something is wanted or not any more, each once.
-    tracks: VecDeque<Arc<Track>>,
-    /// The session is over: nobody looks at them.
-    is_closed: bool,
-}
-
-impl Publisher {
-    /// A session that `waker` wakes.
-    pub fn new(id: u64, waker: impl Wake + 'static) -> Arc<Self> {
-        Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the session look at a track; ends the track if the session is over.
-    pub fn ask(&self, track: &Arc<Track>) {
-        let mut queue = self.lock();
-        if queue.is_closed {
-            drop(queue);
-            track.finish(End::Failed(stream_code::SESSION_CLOSED));
-        } else if track.enqueue() {
-            queue.tracks.push_back(Arc::clone(track));
-            drop(queue);
-            self.waker.wake();
-        }
-    }
-
-    /// The next track to look at.
-    pub fn next(&self) -> Option<Arc<Track>> {
-        let track = self.lock().tracks.pop_front();
-        track.inspect(|track| track.dequeue())
-    }
-
-    /// The session is over: ends one of the tracks that wait for it. False: there is none any more.
-    pub fn close_one(&self) -> bool {
-        self.lock().is_closed = true;
-        let Some(track) = self.next() else { return false };
-        track.finish(End::Failed(stream_code::SESSION_CLOSED));
-        true
-    }
-}
 
 impl Room {
     /// An empty one.
@@ -189,10 +125,11 @@ impl Room {
             limits,
             counters: MoqCounters::default(),
             gauges: MoqGauges::default(),
-            cached: AtomicUsize::new(0),
+            cache: Cache::new(limits.room_cache),
             track_numbers: AtomicU64::new(0),
-            evictable: Mutex::default(),
             state: Mutex::default(),
+            rest: Mutex::default(),
+            rests: AtomicUsize::new(0),
         })
     }
 
@@ -202,56 +139,63 @@ impl Room {
 
     /// Bytes that are kept.
     pub fn cached(&self) -> usize {
-        self.cached.load(Relaxed)
-    }
-
-    /// Takes so many bytes of what may be kept. False: so many are not left.
-    pub(super) fn reserve(&self, bytes: usize) -> bool {
-        let most = self.limits.room_cache;
-        let taken = self.cached.fetch_update(Relaxed, Relaxed, |cached| {
-            cached.checked_add(bytes).filter(|cached| *cached <= most)
-        });
-        taken.is_ok()
-    }
-
-    pub(super) fn release(&self, bytes: usize) {
-        self.cached.fetch_sub(bytes, Relaxed);
-    }
-
-    /// The same, in place of old groups of those tracks that keep the most of these. False: there are not enough old groups.
-    pub(super) fn make_room(&self, bytes: usize) -> bool {
-        for _ in 0..VICTIMS {
-            if self.reserve(bytes) {
-                return true;
-            }
-            let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some((_, track)) = evictable.last_key_value() else { break };
-            let track = track.upgrade();
-            if track.is_none() {
-                // It is being dropped.
-                evictable.pop_last();
-            }
-            drop(evictable);
-            if let Some(track) = track {
-                track.make_room(bytes);
-            }
-        }
-        self.reserve(bytes)
+        self.cache.held()
     }
 
     pub(super) fn track_number(&self) -> u64 {
         self.track_numbers.fetch_add(1, Relaxed)
     }
 
-    /// A track has so many bytes that may be evicted, and had `former`.
-    pub(super) fn account(&self, (number, track): (u64, &Weak<Track>), former: usize, bytes: usize) {
-        if former == bytes {
-            return;
+    fn lock_rest(&self) -> MutexGuard<'_, Rests> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves work to a session of the room.
+    pub(super) fn leave(&self, rest: Rest) {
+        let mut rests = self.lock_rest();
+        rests.queue.push_back(rest);
+        self.rests.store(rests.queue.len(), Relaxed);
+    }
+
+    /// Takes on the work that is left, if there is some and nobody has. True: the caller does [some](Self::do_some) of it until none is left.
+    pub(super) fn take_rest(&self) -> bool {
+        if self.rests.load(Relaxed) == 0 {
+            return false;
         }
-        let mut evictable = self.evictable.lock().unwrap_or_else(PoisonError::into_inner);
-        evictable.remove(&(former, number));
-        if bytes > 0 {
-            evictable.insert((bytes, number), Weak::clone(track));
+        let mut rests = self.lock_rest();
+        !rests.queue.is_empty() && !std::mem::replace(&mut rests.is_taken, true)
+    }
+
+    /// Does a piece of the work that is left. False: there is no more.
+    pub(super) fn do_some(&self) -> bool {
+        let first = self.lock_rest().queue.pop_front();
+        let again = first.and_then(|rest| self.go_on(rest));
+        let mut rests = self.lock_rest();
+        rests.queue.extend(again);
+        self.rests.store(rests.queue.len(), Relaxed);
+        rests.is_taken = !rests.queue.is_empty();
+        rests.is_taken
+    }
+
+    /// Does a piece of some work; what is left of it.
+    fn go_on(&self, rest: Rest) -> Option<Rest> {
+        match rest {
+            Rest::Followers(track) => {
+                let is_left = track.upgrade().is_some_and(|track| track.wake_some());
+                is_left.then_some(Rest::Followers(track))
+            }
+            Rest::Watchers => self.lock().watchers.go_on().then_some(Rest::Watchers),
+            Rest::Chunks(mut chunks) => {
+                chunks.truncate(chunks.len().saturating_sub(DROPPED));
+                (!chunks.is_empty()).then_some(Rest::Chunks(chunks))
+            }
+        }
+    }
+
+    /// Tells those who hear of broadcasts; where they are many, a session of the room goes on with them.
+    fn stir(&self, state: &mut State) {
+        if state.watchers.stir() {
+            self.leave(Rest::Watchers);
         }
     }
 
@@ -267,7 +211,7 @@ impl Room {
         }
         let former = state.broadcasts.insert(broadcast.path.clone(), broadcast);
         self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
-        state.wake();
+        self.stir(&mut state);
         if let Some(former) = &former {
             let all = state.former.entry(former.path.clone()).or_default();
             if all.len() >= FORMER {
@@ -278,7 +222,7 @@ impl Room {
         drop(state);
         if let Some(former) = &former {
             self.counters.replaced.fetch_add(1, Relaxed);
-            former.lock().is_closed = true;
+            former.end();
         }
         Ok(former)
     }
@@ -310,7 +254,7 @@ impl Room {
                 state.broadcasts.insert(path.clone(), again);
             }
             self.gauges.broadcasts.store(state.broadcasts.len() as u64, Relaxed);
-            state.wake();
+            self.stir(state);
         }
         if state.former.get(path).is_some_and(Vec::is_empty) {
             state.former.remove(path);
@@ -328,99 +272,27 @@ impl Room {
         self.lock().broadcasts.values().cloned().collect()
     }
 
+    /// The next broadcasts behind a path, in the order of their paths, so many at most.
+    pub fn broadcasts_after(&self, path: Option<&str>, most: usize) -> Vec<Arc<Broadcast>> {
+        let from = path.map_or(Bound::Unbounded, Bound::Excluded);
+        let state = self.lock();
+        let behind = state.broadcasts.range::<str, _>((from, Bound::Unbounded));
+        behind.take(most).map(|(_, broadcast)| Arc::clone(broadcast)).collect()
+    }
+
     /// Has `waker` woken when broadcasts come or go.
     pub fn watch(&self, waker: impl Wake + 'static) -> usize {
-        self.lock().watchers.insert(Watcher { waker: Box::new(waker), is_woken: false })
+        self.lock().watchers.add(waker)
     }
 
     /// A watcher has been woken: what changes from now on wakes it again.
     pub fn look(&self, watcher: usize) {
-        if let Some(watcher) = self.lock().watchers.get_mut(watcher) {
-            watcher.is_woken = false;
-        }
+        self.lock().watchers.look(watcher);
     }
 
     /// It is not to be woken any more.
     pub fn unwatch(&self, watcher: usize) {
-        self.lock().watchers.try_remove(watcher);
-    }
-}
-
-impl State {
-    fn wake(&mut self) {
-        for (_, watcher) in &mut self.watchers {
-            if !std::mem::replace(&mut watcher.is_woken, true) {
-                watcher.waker.wake();
-            }
-        }
-    }
-}
-
-impl Broadcast {
-    /// A broadcast of a session.
-    pub fn new(
-        number: u64,
-        (path, own_path): (&str, &str),
-        hops: Vec<u64>,
-        publisher: Arc<Publisher>,
-    ) -> Arc<Self> {
-        let (path, own_path) = (path.into(), own_path.into());
-        Arc::new(Self { number, path, own_path, hops, publisher, tracks: Mutex::default() })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tracks> {
-        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows,
-    /// or the broadcast is over.
-    pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
-        let mut guard = self.lock();
-        if guard.is_closed {
-            return None;
-        }
-        let tracks = &mut guard.by_name;
-        if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
-            return Some(Arc::clone(track));
-        }
-        if tracks.len() >= room.limits.tracks && !tracks.contains_key(name) {
-            tracks.retain(|_, track| !track.is_idle());
-            if tracks.len() >= room.limits.tracks {
-                return None;
-            }
-        }
-        let track = Track::new(Arc::clone(room), &self.own_path, name);
-        tracks.insert(name.into(), Arc::clone(&track));
-        Some(track)
-    }
-
-    /// It is over.
-    pub fn is_closed(&self) -> bool {
-        self.lock().is_closed
-    }
-
-    /// Its tracks that something is or was asked of.
-    pub fn tracks(&self) -> Vec<Arc<Track>> {
-        self.lock().by_name.values().cloned().collect()
-    }
-
-    /// It is over: so are its tracks.
-    pub fn close(&self) {
-        while self.close_one() {}
-    }
-
-    /// Ends one of its tracks. False: there is none any more.
-    pub fn close_one(&self) -> bool {
-        let mut tracks = self.lock();
-        tracks.is_closed = true;
-        let Some(name) = tracks.by_name.keys().next().cloned() else { return false };
-        let track = tracks.by_name.remove(&name);
-        drop(tracks);
-        if let Some(track) = track {
-            track.finish(End::Failed(stream_code::SESSION_CLOSED));
-            self.publisher.ask(&track);
-        }
-        true
+        self.lock().watchers.remove(watcher);
     }
 }
 
@@ -434,6 +306,9 @@ impl Wake for Arc<AtomicUsize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moq::broadcast::Publisher;
+    use crate::moq::track::End;
+    use crate::moq::wire::stream_code;
 
     fn publisher(id: u64) -> Arc<Publisher> {
         Publisher::new(id, Arc::new(AtomicUsize::new(0)))
@@ -450,7 +325,7 @@ mod tests {
         let track = broadcast.track(&room, "video").unwrap();
         assert!(Arc::ptr_eq(&broadcast.track(&room, "video").unwrap(), &track));
         assert!(!broadcast.is_closed());
-        broadcast.close();
+        while broadcast.close_one() {}
         assert_eq!(track.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
         assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_none());
         assert!(broadcast.tracks().is_empty());

@@ -99,7 +99,7 @@ impl Endpoint {
         };
         let is_proven = retry.is_some();
         match self.make(retry, path) {
-            Ok((cid, transport)) => self.begin((cid, dcid), is_proven, transport, &mut payload, path),
+            Ok((cid, transport)) => self.begin((cid, dcid), is_proven, transport, &mut payload, (path, now)),
             Err(error) => {
                 tracing::warn!(remote = %path.1, %error, "cannot set up a connection");
                 self.worker.stats.dropped_local_error += 1;
@@ -178,7 +178,7 @@ impl Endpoint {
         is_proven: bool,
         mut transport: Transport,
         payload: &mut [u8],
-        path: Path,
+        (path, now): (Path, Instant),
     ) {
         let mut trial = None;
         if self.shared.qlogs.are_wanted() {
@@ -207,7 +207,7 @@ impl Endpoint {
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);
         let limit = self.probe_limit(path.0);
-        let link = Link::new(transport, setup, cid, dcid, path, self.generation, limit);
+        let link = Link::new(transport, setup, cid, dcid, path, (self.generation, limit), now);
         let key = self.table.insert(Connection::new(link), cid, &dcid);
         self.worker.stats.connections_accepted += 1;
         self.worker.stats.handshaking += 1;

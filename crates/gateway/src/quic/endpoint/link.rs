@@ -46,6 +46,8 @@ pub(crate) struct Link {
     /// The address that the engine last said the client had moved to, or its first.
     moved_to: SocketAddr,
     timeouts: u8,
+    /// When a packet of the client's last came that was authentic and newer than all before.
+    pub(super) heard: Instant,
 }
 
 impl Link {
@@ -55,8 +57,8 @@ impl Link {
         cid: Cid,
         initial: ClientCid,
         (local, remote): Path,
-        generation: u16,
-        probe_limit: usize,
+        (generation, probe_limit): (u16, usize),
+        now: Instant,
     ) -> Self {
         Self {
             transport,
@@ -73,6 +75,7 @@ impl Link {
             followed: None,
             moved_to: remote,
             timeouts: 0,
+            heard: now,
         }
     }
 
@@ -135,7 +138,11 @@ impl Link {
             return self.open_rebound(payload, remote, stats, now);
         }
         let seen_as = self.address.seen_as(local, remote, length);
+        let newest = self.transport.newest_packet();
         let opened = self.transport.open(payload, local, seen_as);
+        if self.transport.newest_packet() != newest {
+            self.heard = now;
+        }
         if known {
             self.address.cid = cid.or(self.address.cid);
             self.follow_probe(stats);
@@ -163,6 +170,7 @@ impl Link {
         if self.transport.newest_packet() == newest {
             return opened;
         }
+        self.heard = now;
         self.forget_tracer();
         if !self.address.is_proven(remote) {
             stats.paths_new += 1;

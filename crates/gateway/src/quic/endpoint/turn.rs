@@ -7,7 +7,7 @@ use std::time::Instant;
 use expressway_netio::Slice;
 use expressway_netio::trace::Tracer;
 use expressway_web::Notify;
-use expressway_web::memory::Ledger;
+use expressway_web::memory::{Account, Ledger};
 
 use super::link::Link;
 use crate::h3::STREAM_MASK;
@@ -93,6 +93,17 @@ impl Turn<'_> {
     /// The time of the turn.
     pub fn now(&self) -> Instant {
         self.now
+    }
+
+    /// When a packet of the client's last came.
+    pub fn heard(&self) -> Instant {
+        self.link.heard
+    }
+
+    /// An account of what the connection holds: `window` bytes on their way to its client, `most` in all, within what the worker's
+    /// connections may hold together.
+    pub fn account(&self, window: usize, most: usize) -> Account {
+        Account::new(&self.worker.ledger, window, most)
     }
 
     /// Ends a piece of work. True: what this turn may take is used up, and the rest is for the next one.

@@ -193,6 +193,12 @@ impl Transport {
         let _ = self.quic.close(true, code, reason.as_bytes());
     }
 
+    /// Has the next packet ask for an acknowledgment, by PING if there is nothing else to send.
+    pub fn ping(&mut self) {
+        // An error says that it is closing.
+        let _ = self.quic.send_ack_eliciting();
+    }
+
     /// Our first ID of the connection, in hexadecimal.
     pub(crate) fn first_id(&self) -> &str {
         self.quic.trace_id()

@@ -1,47 +1,59 @@
 //! A session: one QUIC connection.
 //!
-//! * here: its life, and what it reads of streams that begin.
-//! * `publish`: what its peer announces and sends, and what is asked of it.
-//! * `subscribe`: what its peer asks for, and what it is sent.
+//! * here: its life.
+//! * `incoming`: what it reads of streams.
+//! * `publish`: what its peer announces and sends; `upstreams`: what is asked of it.
+//! * `watch`: what its peer hears of broadcasts.
+//! * `subscribe`: what its peer asks for; `delivery`: what it is sent of that.
 //! * `writer`: octets on their way to streams that are read slowly.
+//! * `silence`: peers that are not heard from.
 //!
 //! Streams are read as far as there is something to do with what they say; what a peer sends before it has said which room it wants
-//! stays with QUIC. All that is kept for a peer is counted: requests by the room's limit, and of a stream one message at most.
+//! stays with QUIC. All that is kept for a peer is counted: requests by the room's limit, of a stream one message at most, and what is on its
+//! way to the peer until that has acknowledged it, in bytes of its account.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use expressway_gateway::quic::{self, Received, Transport, Turn};
+use expressway_gateway::quic::{self, Transport, Turn, Waker};
+use expressway_web::memory::Account;
 use slab::Slab;
 
 use super::application::{Moq, Rights};
-use super::room::{Broadcast, Publisher, Room};
-use super::wire::{self, Message, Problem, data, request, session_code, stream_code};
-use publish::{Answers, GroupIn, Upstreams};
-use subscribe::{Deliveries, Owner, Watch};
+use super::broadcast::{Broadcast, Publisher};
+use super::room::Room;
+use super::wire::{self, session_code};
+use delivery::{Deliveries, Sweep};
+use incoming::Incoming;
+use publish::Answers;
+use silence::Silence;
+use subscribe::Owner;
+use upstreams::Upstreams;
+use watch::Watch;
 use writer::Writers;
 
+mod delivery;
+mod incoming;
 mod publish;
+mod silence;
 mod subscribe;
+mod upstreams;
+mod watch;
 mod writer;
 
-pub use subscribe::CONCURRENT;
+pub use delivery::CONCURRENT;
 
 /// How long a peer may take to say which room it wants.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Streams on which a session hears of broadcasts at most.
-const WATCHES: usize = 4;
-
-/// Octets of answers that are looked at in a piece of work: the shortest have a few, and each may wake many sessions.
-const PIECE: usize = 256;
-
-/// What wakes a session: tracks that are asked for, broadcasts that come and go; from [`OWNERS`] on what it is sent.
+/// What wakes a session: tracks that are asked for, broadcasts that come and go, work of the room's that was left; from [`OWNERS`] on
+/// what it is sent.
 const QUEUE: u64 = 0;
 const BROADCASTS: u64 = 1;
-const OWNERS: u64 = 2;
+const REST: u64 = 2;
+const OWNERS: u64 = 3;
 
 /// See the module.
 pub struct Session {
@@ -50,10 +62,16 @@ pub struct Session {
     /// Where it is, once it has said that.
     place: Option<Place>,
     begun: Instant,
+    /// What is on its way to the peer, and what waits for that.
+    account: Account,
+    /// Since when the peer says nothing, or acknowledges nothing.
+    silence: Silence,
     /// What is read of streams.
     incoming: HashMap<u64, Incoming>,
-    /// Streams with something that waits until it is known where the session is, and whether that is all of them.
-    held: VecDeque<(u64, bool)>,
+    /// Streams with something that waits until it is known where the session is.
+    held: VecDeque<u64>,
+    /// Whether that is all of them.
+    held_ends: HashMap<u64, bool>,
     /// Streams that were not read to their end, which the engine will not name again.
     unread: VecDeque<u64>,
     writers: Writers,
@@ -65,7 +83,10 @@ pub struct Session {
     upstreams: Upstreams,
     /// Its requests that something is sent for.
     owners: Slab<Owner>,
+    /// Their keys, by the streams that they came on.
+    requests: HashMap<u64, usize>,
     deliveries: Deliveries,
+    sweep: Sweep,
     watches: Vec<Watch>,
     /// Numbers that something is to be done for, each once.
     woken: VecDeque<u64>,
@@ -73,6 +94,9 @@ pub struct Session {
     /// The peer is going: nothing more is asked of it.
     is_leaving: bool,
     has_said_goaway: bool,
+    /// It does work of the room's that was left, and wakes itself by this until there is none.
+    does_rest: bool,
+    waker: Waker,
 }
 
 /// Where a session is.
@@ -84,49 +108,37 @@ struct Place {
     rights: Rights,
 }
 
-/// What a stream is that the peer sends on.
-enum Incoming {
-    /// What there is of its type and first message.
-    Begun(Vec<u8>),
-    /// Frames of a group.
-    Group(Box<GroupIn>),
-    /// Changes of a subscription, by its key.
-    Updates(usize, Vec<u8>),
-    /// The end of a request, by its key.
-    End(usize),
-    /// The end of what a watch is for.
-    Watch,
-    /// Answers to what was asked of the peer.
-    Answers(Answers, Vec<u8>),
-    /// Whatever it is, nobody wants it.
-    Ignored,
-    /// The peer was asked to send no more of it, and nothing of it is kept: QUIC does not name it again.
-    Stopped,
-}
-
 impl Session {
     /// Begins on a connection.
     pub(super) fn start(moq: Arc<Moq>, turn: &mut Turn<'_>) -> Self {
         let publisher = Publisher::new(moq.number(), turn.waker(QUEUE));
+        let account = turn.account(moq.sessions.memory, moq.sessions.memory);
         let mut session = Self {
             moq,
             publisher,
             place: None,
             begun: turn.now(),
+            silence: Silence::default(),
             incoming: HashMap::new(),
             held: VecDeque::new(),
+            held_ends: HashMap::new(),
             unread: VecDeque::new(),
-            writers: Writers::default(),
+            writers: Writers::new(account.clone()),
+            account,
             broadcasts: HashMap::new(),
             replaced: VecDeque::new(),
             upstreams: Upstreams::default(),
             owners: Slab::new(),
+            requests: HashMap::new(),
             deliveries: Deliveries::default(),
+            sweep: Sweep::default(),
             watches: Vec::new(),
             woken: VecDeque::new(),
             is_woken: HashSet::new(),
             is_leaving: false,
             has_said_goaway: false,
+            does_rest: false,
+            waker: turn.waker(REST),
         };
         let stream = session.writers.open_unidirectional();
         session.writers.write(turn.transport(), stream, wire::write::setup(), true);
@@ -142,156 +154,11 @@ impl Session {
         turn.transport().close(session_code::PROTOCOL_VIOLATION, words);
     }
 
-    /// Reads `stream` until there is nothing more, or the slice is used up: true.
-    fn read(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> bool {
-        loop {
-            if self.is_held(stream) {
-                return false;
-            }
-            let most = piece(self.incoming.get(&stream), scratch.len());
-            match turn.transport().receive(stream, &mut scratch[..most]) {
-                Received::Data { length, last } => {
-                    if let Err(words) = self.take(turn, stream, &scratch[..length], last) {
-                        self.fail(turn, words);
-                        return false;
-                    }
-                    if last {
-                        return false;
-                    }
-                }
-                Received::Reset => {
-                    self.handle_end(turn, stream, true);
-                    return false;
-                }
-                Received::Nothing => return false,
-            }
-            if turn.spend() {
-                self.unread.push_front(stream);
-                return true;
-            }
-        }
-    }
-
-    /// Takes in what has come on a stream.
-    fn take(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stream: u64,
-        octets: &[u8],
-        last: bool,
-    ) -> Result<(), &'static str> {
-        let incoming = match self.incoming.remove(&stream) {
-            Some(incoming) => incoming,
-            // It answers what is not asked any more.
-            None if writer::is_ours(stream) => return Ok(()),
-            None => Incoming::Begun(Vec::new()),
-        };
-        let next = match incoming {
-            Incoming::Begun(mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.begin(turn, stream, buffer)?
-            }
-            Incoming::Group(mut group) => match group.take(octets, self.place.as_ref()) {
-                Ok(()) => Incoming::Group(group),
-                Err(code) => {
-                    turn.transport().stop_stream(stream, code);
-                    Incoming::Stopped
-                }
-            },
-            Incoming::Updates(key, mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.update(key, &mut buffer)?;
-                Incoming::Updates(key, buffer)
-            }
-            Incoming::Answers(mut answers, mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.hear(turn, &mut answers, &mut buffer)?;
-                Incoming::Answers(answers, buffer)
-            }
-            // Nothing is to come on them but their end.
-            Incoming::End(_) | Incoming::Watch if !octets.is_empty() => {
-                return Err("octets behind a request");
-            }
-            other => other,
-        };
-        if matches!(next, Incoming::Stopped) {
-            return Ok(());
-        }
-        self.incoming.insert(stream, next);
-        if let Some((_, has_ended)) = self.held.iter_mut().find(|(held, _)| *held == stream) {
-            *has_ended |= last;
-        } else if last {
-            self.handle_end(turn, stream, false);
-        }
-        Ok(())
-    }
-
-    /// It waits until it is known where the session is.
-    fn is_held(&self, stream: u64) -> bool {
-        self.held.iter().any(|(held, _)| *held == stream)
-    }
-
-    /// Looks at the type and the first message of a stream.
-    fn begin(&mut self, turn: &mut Turn<'_>, stream: u64, buffer: Vec<u8>) -> Result<Incoming, &'static str> {
-        let Some((kind, prefix)) = wire::stream_type(&buffer) else { return Ok(Incoming::Begun(buffer)) };
-        let is_request = stream & 2 == 0;
-        let is_setup = !is_request && kind == data::SETUP;
-        if self.place.is_none() && !is_setup {
-            // The session has not said where it is: what it says reaches us as it may.
-            if self.held.len() as u64 > 2 * self.requests() {
-                return Err("requests before SETUP");
-            }
-            self.held.push_back((stream, false));
-            return Ok(Incoming::Begun(buffer));
-        }
-        let message = &buffer[prefix..];
-        // Nothing comes behind most requests.
-        let alone = |length: usize| match length == message.len() {
-            true => Ok(()),
-            false => Err(Problem::Invalid("octets behind a request")),
-        };
-        let read = match (is_request, kind) {
-            (false, data::SETUP) => wire::Setup::read(message).and_then(|(setup, length)| {
-                alone(length)?;
-                self.enter(turn, setup.path).map_err(Problem::Invalid)?;
-                Ok(Incoming::Ignored)
-            }),
-            (false, data::GROUP) => wire::Group::read(message)
-                .map(|(group, length)| self.begin_group(turn, stream, group, &message[length..])),
-            (true, request::ANNOUNCE) => wire::AnnounceRequest::read(message).and_then(|(asked, length)| {
-                alone(length)?;
-                Ok(self.watch(turn, stream, asked))
-            }),
-            (true, request::SUBSCRIBE) => wire::Subscribe::read(message)
-                .map(|(asked, length)| self.subscribe(turn, stream, asked, &message[length..])),
-            (true, request::FETCH) => wire::Fetch::read(message).and_then(|(asked, length)| {
-                alone(length)?;
-                Ok(self.fetch(turn, stream, asked))
-            }),
-            (true, request::TRACK) => wire::Track::read(message).and_then(|(asked, length)| {
-                alone(length)?;
-                Ok(self.tell(turn, stream, asked))
-            }),
-            (true, request::GOAWAY) => wire::Goaway::read(message).map(|_| {
-                self.is_leaving = true;
-                Incoming::Ignored
-            }),
-            // Nothing is measured for the peer (PROBE), and types to come are none of ours.
-            _ => {
-                self.refuse(turn, stream, stream_code::CANCEL);
-                return Ok(Incoming::Stopped);
-            }
-        };
-        match read {
-            Ok(incoming) => Ok(incoming),
-            Err(Problem::Incomplete) => Ok(Incoming::Begun(buffer)),
-            Err(Problem::Invalid(words)) => Err(words),
-        }
-    }
-
     /// Requests that the session may have open.
-    fn requests(&self) -> u64 {
-        self.place.as_ref().map_or(self.moq.requests, |place| place.room.limits.subscriptions as u64)
+    fn most_requests(&self) -> u64 {
+        self.place
+            .as_ref()
+            .map_or(self.moq.sessions.requests as u64, |place| place.room.limits.subscriptions as u64)
     }
 
     /// The peer says which room it wants.
@@ -318,49 +185,39 @@ impl Session {
         Ok(())
     }
 
-    /// Goes on with streams that waited for [`Self::enter`]. True: there are more, for another turn.
-    fn release_held(&mut self, turn: &mut Turn<'_>) -> Result<bool, &'static str> {
-        while self.place.is_some()
-            && let Some((stream, has_ended)) = self.held.pop_front()
-        {
-            self.take(turn, stream, &[], has_ended)?;
-            if !has_ended {
-                self.unread.push_back(stream);
-            }
-            if turn.spend() {
-                return Ok(!self.held.is_empty());
-            }
-        }
-        Ok(false)
-    }
-
-    /// The peer has ended its side of a stream, or reset it.
-    fn handle_end(&mut self, turn: &mut Turn<'_>, stream: u64, is_reset: bool) {
-        match self.incoming.remove(&stream) {
-            None | Some(Incoming::Ignored | Incoming::Stopped) => {}
-            Some(Incoming::Begun(_)) => {
-                if stream & 2 == 0 {
-                    self.writers.reset(turn.transport(), stream, stream_code::CANCEL);
-                }
-            }
-            Some(Incoming::Group(group)) => group.end(is_reset, self.place.as_ref()),
-            Some(Incoming::Updates(key, _)) => self.unsubscribe(turn, key, is_reset),
-            Some(Incoming::End(key)) => {
-                if is_reset {
-                    self.give_up(turn, key, stream_code::CANCEL);
-                }
-            }
-            Some(Incoming::Watch) => self.unwatch(turn, stream),
-            Some(Incoming::Answers(answers, _)) => self.handle_last_answer(turn, answers, stream, is_reset),
-        }
-    }
-
     /// Answers a request, or a stream, by nothing.
     fn refuse(&mut self, turn: &mut Turn<'_>, stream: u64, code: u64) {
         if stream & 2 == 0 {
             self.writers.reset(turn.transport(), stream, code);
         }
         turn.transport().stop_stream(stream, code);
+    }
+
+    /// Takes the peer's broadcasts away, each with its tracks. True: there are more, for another turn.
+    fn retract_all(&mut self, turn: &mut Turn<'_>) -> bool {
+        let Some(place) = self.place.clone() else { return false };
+        while let Some(path) = self.broadcasts.keys().next().cloned() {
+            if let Some(broadcast) = self.broadcasts.remove(&path) {
+                self.replaced.extend(place.room.retract(&broadcast, self.moq.number()));
+                self.replaced.push_back(broadcast);
+            }
+            if turn.spend() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Does work of the room's that was left. True: there is more.
+    fn do_rest(&mut self, turn: &mut Turn<'_>) -> bool {
+        let Some(place) = &self.place else { return false };
+        while place.room.do_some() {
+            if turn.spend() {
+                return true;
+            }
+        }
+        self.does_rest = false;
+        false
     }
 
     /// Has a number looked at in this turn or the next.
@@ -381,14 +238,6 @@ impl Session {
     }
 }
 
-/// Octets of a stream that are read at once, of so many that there is space for.
-fn piece(incoming: Option<&Incoming>, space: usize) -> usize {
-    match incoming {
-        Some(Incoming::Answers(..) | Incoming::Updates(..)) => space.min(PIECE),
-        _ => space,
-    }
-}
-
 impl quic::Session for Session {
     fn handle_readable(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
         while !turn.transport().is_ending() {
@@ -405,8 +254,7 @@ impl quic::Session for Session {
                 return self.has_unread() || turn.transport().is_readable();
             }
         }
-        self.settle_upstreams();
-        false
+        self.settle_upstreams(turn)
     }
 
     fn has_unread(&self) -> bool {
@@ -414,11 +262,13 @@ impl quic::Session for Session {
     }
 
     fn wake(&mut self, number: u64) -> bool {
-        let is_known = number < OWNERS || self.owners.contains((number - OWNERS) as usize);
-        if is_known {
-            self.again(number);
+        match number {
+            BROADCASTS => self.hear_of_broadcasts(),
+            QUEUE | REST => self.again(number),
+            owner if self.owners.contains((owner - OWNERS) as usize) => self.again(number),
+            _ => return false,
         }
-        is_known
+        true
     }
 
     fn is_woken(&self) -> bool {
@@ -426,16 +276,18 @@ impl quic::Session for Session {
     }
 
     fn handle_woken(&mut self, turn: &mut Turn<'_>, _scratch: &mut [u8]) -> bool {
+        // Others wait for it, whatever becomes of this connection.
+        if self.is_woken.contains(&REST) && self.do_rest(turn) {
+            self.waker.wake();
+        }
         while !turn.transport().is_ending()
             && let Some(number) = self.woken.pop_front()
         {
             self.is_woken.remove(&number);
             let is_cut = match number {
                 QUEUE => self.serve_queue(turn),
-                BROADCASTS => {
-                    self.follow_broadcasts(turn);
-                    false
-                }
+                BROADCASTS => self.follow_broadcasts(turn),
+                REST => false,
                 _ => self.pump(turn, (number - OWNERS) as usize),
             };
             if is_cut {
@@ -454,7 +306,9 @@ impl quic::Session for Session {
         while !turn.transport().is_ending()
             && let Some(stream) = turn.transport().writable()
         {
-            if let Some(owner) = self.deliveries.owner(stream) {
+            if self.handle_stopped(turn, stream) {
+                // It takes nothing any more.
+            } else if let Some(owner) = self.deliveries.owner(stream) {
                 // It is looked at with the others of its request, and again if the slice ends within.
                 self.again(OWNERS + owner as u64);
             } else if self.writers.flush(turn.transport(), stream) && self.is_watched(stream) {
@@ -475,24 +329,46 @@ impl quic::Session for Session {
                 return true;
             }
         }
+        if self.feed_starved(turn) {
+            return true;
+        }
         self.is_woken() && self.handle_woken(turn, &mut [])
     }
 
     fn has_room(&self, transport: &Transport) -> bool {
-        transport.has_writable()
+        transport.has_writable() || self.deliveries.can_go_on(&self.account)
+    }
+
+    fn follow_limits(&mut self, _turn: &Turn<'_>) {
+        self.account.follow();
+    }
+
+    fn watch(&mut self, turn: &Turn<'_>) {
+        self.silence.watch(&self.account, turn.now());
+        self.sweep.watch(!self.owners.is_empty(), turn.now());
+        if !self.does_rest && self.place.as_ref().is_some_and(|place| place.room.take_rest()) {
+            self.does_rest = true;
+            self.waker.wake();
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.place.is_none().then(|| self.begun + SETUP_TIMEOUT)
+        let setup = self.place.is_none().then(|| self.begun + SETUP_TIMEOUT);
+        let others = [self.silence.deadline(), self.upstreams.deadline(), self.sweep.deadline()];
+        setup.into_iter().chain(others.into_iter().flatten()).min()
     }
 
     fn handle_deadline(&mut self, turn: &mut Turn<'_>) -> bool {
-        if self.place.is_none() {
+        if self.place.is_none() && self.begun + SETUP_TIMEOUT <= turn.now() {
             turn.transport().close(session_code::TIMEOUT, "no SETUP in time");
+            // The deadline is over, whatever becomes of the connection.
+            self.begun = turn.now();
         }
-        // The deadline is over, whatever becomes of the connection.
-        self.begun = turn.now();
-        false
+        self.settle_late(turn) || self.sweep_stopped(turn) || self.handle_silence(turn)
+    }
+
+    fn held(&self) -> usize {
+        self.account.in_flight()
     }
 
     fn is_busy(&self) -> bool {
@@ -512,18 +388,14 @@ impl quic::Session for Session {
         self.woken.shrink_to_fit();
         self.unread.shrink_to_fit();
         self.owners.shrink_to_fit();
+        self.requests.shrink_to_fit();
+        self.deliveries.shrink_to_fit();
     }
 
     fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(place) = self.place.clone() else { return false };
-        while let Some(path) = self.broadcasts.keys().next().cloned() {
-            if let Some(broadcast) = self.broadcasts.remove(&path) {
-                self.replaced.extend(place.room.retract(&broadcast, self.moq.number()));
-                self.replaced.push_back(broadcast);
-            }
-            if turn.spend() {
-                return true;
-            }
+        if self.retract_all(turn) {
+            return true;
         }
         while let Some(key) = self.owners.iter().next().map(|(key, _)| key) {
             self.forget(key);
@@ -553,28 +425,21 @@ impl quic::Session for Session {
                 return true;
             }
         }
-        for (_, incoming) in self.incoming.drain() {
-            if let Incoming::Group(group) = incoming {
+        while let Some(stream) = self.incoming.keys().next().copied() {
+            if let Some(Incoming::Group(group)) = self.incoming.remove(&stream) {
                 group.end(true, None);
             }
+            if turn.spend() {
+                return true;
+            }
+        }
+        // What of that is left to others is done here if nobody does it: there is no other turn.
+        if (self.does_rest || place.room.take_rest()) && self.do_rest(turn) {
+            self.does_rest = true;
+            return true;
         }
         place.room.gauges.sessions.fetch_sub(1, Relaxed);
         self.place = None;
         false
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_read_in_small_pieces_and_groups_in_large_ones() {
-        let answers = Incoming::Answers(Answers::Broadcasts(None), Vec::new());
-        assert_eq!(piece(Some(&answers), 65536), PIECE);
-        assert_eq!(piece(Some(&Incoming::Updates(0, Vec::new())), 65536), PIECE);
-        assert_eq!(piece(Some(&answers), 100), 100);
-        assert_eq!(piece(Some(&Incoming::Begun(Vec::new())), 65536), 65536);
-        assert_eq!(piece(None, 65536), 65536);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 use expressway_gateway::quic::{SendError, Transport};
+use expressway_web::memory::Account;
 
 /// Octets of answers that may wait on a stream before what can be left out is.
 pub(super) const ENOUGH: usize = 4096;
@@ -14,6 +15,8 @@ const URGENCY: u8 = 127;
 /// What waits on streams, and the numbers of those to come.
 #[derive(Debug)]
 pub(super) struct Writers {
+    /// Where what waits, or is on its way, is counted.
+    account: Account,
     waiting: HashMap<u64, Waiting>,
     /// Streams of ours that QUIC has not heard of.
     fresh: HashSet<u64>,
@@ -60,19 +63,6 @@ struct Waiting {
     is_last: bool,
 }
 
-impl Default for Writers {
-    fn default() -> Self {
-        Self {
-            waiting: HashMap::new(),
-            fresh: HashSet::new(),
-            unopened: Unopened::default(),
-            free: Default::default(),
-            // The first that a server opens (RFC 9000, section 2.1).
-            next: [1, 3],
-        }
-    }
-}
-
 /// What became of octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
@@ -85,6 +75,18 @@ pub(super) enum Sent {
 }
 
 impl Writers {
+    pub(super) fn new(account: Account) -> Self {
+        Self {
+            account,
+            waiting: HashMap::new(),
+            fresh: HashSet::new(),
+            unopened: Unopened::default(),
+            free: Default::default(),
+            // The first that a server opens (RFC 9000, section 2.1).
+            next: [1, 3],
+        }
+    }
+
     /// A new stream of ours in both directions.
     pub(super) fn open_bidirectional(&mut self) -> u64 {
         self.open(0)
@@ -140,10 +142,13 @@ impl Writers {
     /// Sends octets behind what waits already, and ends the stream if they are the last.
     pub(super) fn write(&mut self, transport: &mut Transport, stream: u64, octets: Vec<u8>, is_last: bool) {
         let waiting = self.waiting.entry(stream).or_default();
-        waiting.octets = match waiting.octets.is_empty() {
-            true => octets.into(),
-            false => [&waiting.octets[..], &octets].concat().into(),
-        };
+        if !octets.is_empty() {
+            let all = match waiting.octets.is_empty() {
+                true => octets,
+                false => [&waiting.octets[..], &octets].concat(),
+            };
+            waiting.octets = self.account.own(all);
+        }
         waiting.is_last |= is_last;
         self.flush(transport, stream);
     }
@@ -163,6 +168,11 @@ impl Writers {
     /// Octets that wait on a stream.
     pub(super) fn waiting(&self, stream: u64) -> usize {
         self.waiting.get(&stream).map_or(0, |waiting| waiting.octets.len())
+    }
+
+    /// Nobody reads a stream: what waits does not any more.
+    pub(super) fn forget(&mut self, stream: u64) {
+        self.waiting.remove(&stream);
     }
 
     /// Ends our side of a stream by a code.
@@ -186,11 +196,17 @@ impl Writers {
 
 #[cfg(test)]
 mod tests {
+    use expressway_web::memory::Memory;
+
     use super::*;
+
+    fn writers() -> Writers {
+        Writers::new(Account::new(&Memory::new(1 << 20).ledger(), 1 << 20, 1 << 20))
+    }
 
     #[test]
     fn numbers_that_were_given_up_are_used_again() {
-        let mut writers = Writers::default();
+        let mut writers = writers();
         let streams: Vec<_> = (0..4).map(|_| writers.open_unidirectional()).collect();
         assert_eq!(streams, [3, 7, 11, 15]);
         // QUIC has heard of the first.

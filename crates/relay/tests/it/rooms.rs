@@ -13,10 +13,7 @@ use expressway_relay::service::{Relay, status};
 use expressway_relay::{Config, config};
 use expressway_settings::SourceFile;
 
-#[path = "support/listed.rs"]
-mod listed;
-
-use listed::Listed;
+use crate::listed::Listed;
 
 fn config(text: &str) -> Config {
     Config::parse(&SourceFile { file: "relay.toml".into(), text: text.into() }).unwrap()

@@ -1,0 +1,154 @@
+//! A broadcast and its tracks, and the session that publishes it as others see it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::room::{Room, Wake};
+use super::track::{End, Track};
+use super::wire::stream_code;
+
+/// A broadcast that is announced.
+#[derive(Debug)]
+pub struct Broadcast {
+    /// Tells it from others that had or will have its path.
+    pub number: u64,
+    /// Its path within the room.
+    pub path: Box<str>,
+    /// Its path as its publisher knows it.
+    pub own_path: Box<str>,
+    /// Relays that it has passed.
+    pub hops: Vec<u64>,
+    /// The session that publishes it.
+    pub publisher: Arc<Publisher>,
+    tracks: Mutex<Tracks>,
+}
+
+#[derive(Debug, Default)]
+struct Tracks {
+    by_name: HashMap<Box<str>, Arc<Track>>,
+    /// The broadcast is over: it gets no more tracks.
+    is_closed: bool,
+}
+
+/// A session that publishes, as those see it who want something of it.
+#[derive(Debug)]
+pub struct Publisher {
+    /// Tells sessions apart.
+    pub id: u64,
+    waker: Box<dyn Wake>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Tracks of which something is wanted or not any more, each once.
+    tracks: VecDeque<Arc<Track>>,
+    /// The session is over: nobody looks at them.
+    is_closed: bool,
+}
+
+impl Publisher {
+    /// A session that `waker` wakes.
+    pub fn new(id: u64, waker: impl Wake + 'static) -> Arc<Self> {
+        Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the session look at a track; ends the track if the session is over.
+    pub fn ask(&self, track: &Arc<Track>) {
+        let mut queue = self.lock();
+        if queue.is_closed {
+            drop(queue);
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        } else if track.enqueue() {
+            queue.tracks.push_back(Arc::clone(track));
+            drop(queue);
+            self.waker.wake();
+        }
+    }
+
+    /// The next track to look at.
+    pub fn next(&self) -> Option<Arc<Track>> {
+        let track = self.lock().tracks.pop_front();
+        track.inspect(|track| track.dequeue())
+    }
+
+    /// The session is over: ends one of the tracks that wait for it. False: there is none any more.
+    pub fn close_one(&self) -> bool {
+        self.lock().is_closed = true;
+        let Some(track) = self.next() else { return false };
+        track.finish(End::Failed(stream_code::SESSION_CLOSED));
+        true
+    }
+}
+
+impl Broadcast {
+    /// A broadcast of a session.
+    pub fn new(
+        number: u64,
+        (path, own_path): (&str, &str),
+        hops: Vec<u64>,
+        publisher: Arc<Publisher>,
+    ) -> Arc<Self> {
+        let (path, own_path) = (path.into(), own_path.into());
+        Arc::new(Self { number, path, own_path, hops, publisher, tracks: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tracks> {
+        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows,
+    /// or the broadcast is over.
+    pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
+        let mut guard = self.lock();
+        if guard.is_closed {
+            return None;
+        }
+        let tracks = &mut guard.by_name;
+        if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
+            return Some(Arc::clone(track));
+        }
+        if tracks.len() >= room.limits.tracks && !tracks.contains_key(name) {
+            tracks.retain(|_, track| !track.is_idle());
+            if tracks.len() >= room.limits.tracks {
+                return None;
+            }
+        }
+        let track = Track::new(Arc::clone(room), &self.own_path, name);
+        tracks.insert(name.into(), Arc::clone(&track));
+        Some(track)
+    }
+
+    /// It gets no more tracks; those that there are go on.
+    pub(super) fn end(&self) {
+        self.lock().is_closed = true;
+    }
+
+    /// It is over.
+    pub fn is_closed(&self) -> bool {
+        self.lock().is_closed
+    }
+
+    /// Its tracks that something is or was asked of.
+    pub fn tracks(&self) -> Vec<Arc<Track>> {
+        self.lock().by_name.values().cloned().collect()
+    }
+
+    /// It is over: ends one of its tracks. False: there is none any more.
+    pub fn close_one(&self) -> bool {
+        let mut tracks = self.lock();
+        tracks.is_closed = true;
+        let Some(name) = tracks.by_name.keys().next().cloned() else { return false };
+        let track = tracks.by_name.remove(&name);
+        drop(tracks);
+        if let Some(track) = track {
+            track.finish(End::Failed(stream_code::SESSION_CLOSED));
+            self.publisher.ask(&track);
+        }
+        true
+    }
+}

@@ -1,0 +1,143 @@
+//! What a room keeps: bytes of all its tracks, within a limit, each track with a fair part of it.
+//!
+//! Where the limit is reached, old groups go first, of the track that has the most of them. Where there are none, newest groups are all that is
+//! kept, and the longest of them ends (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury, 1998): of n tracks each can have its n-th of the room, whatever
+//! the others take, and may have more while they do not.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use super::track::Track;
+
+/// Tracks that lose groups for one chunk at most.
+const VICTIMS: usize = 64;
+
+/// A room in steps: newest groups are compared by steps, so that not each chunk changes their order.
+const STEPS: usize = 1024;
+
+/// Bytes that are kept of a room.
+#[derive(Debug)]
+pub struct Cache {
+    limit: usize,
+    held: AtomicUsize,
+    /// A track's lock is taken before this one, never within.
+    ranks: Mutex<Ranks>,
+}
+
+/// Tracks by what they keep and their number.
+#[derive(Debug, Default)]
+struct Ranks {
+    /// Of groups that are not their newest.
+    old: BTreeMap<(usize, u64), Weak<Track>>,
+    /// Of their newest, in steps.
+    newest: BTreeMap<(usize, u64), Weak<Track>>,
+}
+
+/// What a track keeps, as its room knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Bytes of groups that are not the newest.
+    pub(super) old: usize,
+    /// Bytes of the newest.
+    pub(super) newest: usize,
+}
+
+/// What may be taken from a track.
+enum Victim {
+    Old(Weak<Track>),
+    Newest(Weak<Track>),
+}
+
+impl Cache {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, held: AtomicUsize::new(0), ranks: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ranks> {
+        self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Relaxed)
+    }
+
+    fn steps(&self, bytes: usize) -> usize {
+        bytes / (self.limit / STEPS).max(1)
+    }
+
+    /// Takes so many bytes. False: so many are not left.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let taken = self.held.fetch_update(Relaxed, Relaxed, |held| {
+            held.checked_add(bytes).filter(|held| *held <= self.limit)
+        });
+        taken.is_ok()
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Relaxed);
+    }
+
+    /// The same as [`Self::reserve`], for a group of so many bytes with them, in place of old groups and longer ones. False: it is the longest.
+    pub(super) fn make_room(&self, bytes: usize, group: usize) -> bool {
+        for _ in 0..VICTIMS {
+            if self.reserve(bytes) {
+                return true;
+            }
+            match self.victim(group) {
+                Some(Victim::Old(track)) => {
+                    if let Some(track) = track.upgrade() {
+                        track.give_up_old(bytes);
+                    }
+                }
+                Some(Victim::Newest(track)) => {
+                    if let Some(track) = track.upgrade() {
+                        track.give_up_newest();
+                    }
+                }
+                None => break,
+            }
+        }
+        self.reserve(bytes)
+    }
+
+    /// Whose turn it is to lose something, other than a group of so many bytes.
+    fn victim(&self, group: usize) -> Option<Victim> {
+        let mut ranks = self.lock();
+        if let Some((_, track)) = ranks.old.last_key_value() {
+            let track = Weak::clone(track);
+            if track.strong_count() == 0 {
+                // It is being dropped.
+                ranks.old.pop_last();
+            }
+            return Some(Victim::Old(track));
+        }
+        let (&(steps, _), track) = ranks.newest.last_key_value()?;
+        let track = Weak::clone(track);
+        if track.strong_count() == 0 {
+            ranks.newest.pop_last();
+        }
+        (steps > self.steps(group)).then_some(Victim::Newest(track))
+    }
+
+    /// A track keeps so much, and kept `former`.
+    pub(super) fn account(&self, (number, track): (u64, &Weak<Track>), former: Kept, kept: Kept) {
+        let (steps_before, steps) = (self.steps(former.newest), self.steps(kept.newest));
+        if former.old == kept.old && steps_before == steps {
+            return;
+        }
+        let mut ranks = self.lock();
+        let Ranks { old, newest } = &mut *ranks;
+        for (rank, before, now) in [(old, former.old, kept.old), (newest, steps_before, steps)] {
+            if before == now {
+                continue;
+            }
+            rank.remove(&(before, number));
+            if now > 0 {
+                rank.insert((now, number), Weak::clone(track));
+            }
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! A track: the groups that are kept of it, and who follows it.
+//!
+//! ```text
+//!  publisher's session ─▶ append ─▶ group: chunks, as they came ─┬▶ Place of a subscriber ─▶ its stream
+//!                                    (one copy for all)          └▶ …
+//! ```
+//!
+//! A group is kept as the octets of its frames, in the order they came in: nothing is put together again for a subscriber, whose QUIC
+//! packets take them from the same buffers. What is kept is bounded by octets, of the track and of the room, and by groups: the
+//! oldest goes first, of the track itself or, where the room is full, of the one that [`Cache`](super::cache::Cache) says. A group
+//! that is too large for itself ends where it is. A track that has ended keeps what it has for those who follow it still. Sessions are on several workers, so that a track
+//! has a lock, held for one chunk at a time.
+
+mod group;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::cache::Kept;
+use super::room::{Rest, Room, Wake};
+use super::wakers::Wakers;
+use super::wire::{TrackInfo, stream_code};
+use group::Group;
+
+pub use group::{Appended, GroupId, Next, Place};
+
+/// Groups that are kept of a track at most.
+pub const GROUPS: usize = 256;
+/// Sessions and fetches that follow one track at most.
+pub const FOLLOWERS: usize = 4096;
+/// What a chunk takes beside its octets.
+const CHUNK: usize = 64;
+/// Chunks that are dropped at once: more are left to a session that does so in pieces.
+pub(super) const DROPPED: usize = 256;
+
+/// A track of a broadcast.
+#[derive(Debug)]
+pub struct Track {
+    /// The path of the broadcast as its publisher knows it.
+    pub broadcast: Box<str>,
+    /// Its name.
+    pub name: Box<str>,
+    room: Arc<Room>,
+    /// Tells it from others of the room.
+    number: u64,
+    this: Weak<Track>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    info: Option<TrackInfo>,
+    /// It will get nothing more.
+    end: Option<End>,
+    /// By ascending number.
+    groups: VecDeque<Group>,
+    /// Groups that were ever begun.
+    begun: u64,
+    /// What they take.
+    bytes: usize,
+    /// The same as the room knows it.
+    kept: Kept,
+    /// The highest number that was ever seen.
+    newest: Option<u64>,
+    followers: Wakers,
+    /// Keys of those of them who want what is to come.
+    subscribers: HashSet<usize>,
+    /// The publisher's session has it in its queue.
+    is_queued: bool,
+}
+
+/// Why a track gets nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its publisher says that there is no group from this one on.
+    Complete(u64),
+    /// For this reason, a code of a stream.
+    Failed(u64),
+}
+
+impl Track {
+    /// A track of a broadcast in `room`, of which nothing is known.
+    pub fn new(room: Arc<Room>, broadcast: &str, name: &str) -> Arc<Self> {
+        room.gauges.tracks.fetch_add(1, Relaxed);
+        Arc::new_cyclic(|this| Self {
+            broadcast: broadcast.into(),
+            name: name.into(),
+            number: room.track_number(),
+            room,
+            this: Weak::clone(this),
+            state: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its room.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Adds somebody who is woken by what is new; one that `subscribes` has the publisher send. `None`: there are too many, or the track
+    /// has ended.
+    pub fn follow(&self, waker: impl Wake + 'static, subscribes: bool) -> Option<usize> {
+        let mut state = self.lock();
+        if state.followers.len() >= FOLLOWERS || state.end.is_some() {
+            return None;
+        }
+        let key = state.followers.add(waker);
+        if subscribes {
+            state.subscribers.insert(key);
+        }
+        Some(key)
+    }
+
+    /// Takes it away. True: nobody wants the publisher to send any more, or nobody is left at all.
+    pub fn unfollow(&self, key: usize) -> bool {
+        let mut state = self.lock();
+        if !state.followers.remove(key) {
+            return false;
+        }
+        let subscribed = state.subscribers.remove(&key);
+        self.clear_ended(&mut state);
+        subscribed && state.subscribers.is_empty() || state.followers.is_empty()
+    }
+
+    /// Somebody wants the publisher to send.
+    pub fn is_wanted(&self) -> bool {
+        !self.lock().subscribers.is_empty()
+    }
+
+    /// Nobody follows it.
+    pub fn is_idle(&self) -> bool {
+        self.lock().followers.is_empty()
+    }
+
+    /// Takes the place in the publisher's queue. False: it has it already.
+    pub fn enqueue(&self) -> bool {
+        !std::mem::replace(&mut self.lock().is_queued, true)
+    }
+
+    /// It has left the publisher's queue.
+    pub fn dequeue(&self) {
+        self.lock().is_queued = false;
+    }
+
+    /// What it is like, once that is known.
+    pub fn info(&self) -> Option<TrackInfo> {
+        self.lock().info
+    }
+
+    /// Says what it is like. False: that is known already, and stays.
+    pub fn set_info(&self, info: TrackInfo) -> bool {
+        let mut state = self.lock();
+        if state.info.is_some() {
+            return false;
+        }
+        state.info = Some(info);
+        self.stir(&mut state);
+        true
+    }
+
+    /// Whether it has ended.
+    pub fn end(&self) -> Option<End> {
+        self.lock().end
+    }
+
+    /// Ends it. Groups that are under way end by themselves, or with their session.
+    pub fn finish(&self, end: End) {
+        let mut state = self.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+            if let End::Failed(code) = end {
+                for group in state.groups.iter_mut().filter(|group| group.end.is_none()) {
+                    group.end = Some(Err(code));
+                }
+            }
+            self.stir(&mut state);
+            self.clear_ended(&mut state);
+        }
+    }
+
+    /// Forgets what is kept: nobody follows it and its publisher has stopped.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        self.forget(&mut state);
+        state.newest = None;
+    }
+
+    /// Nobody new finds a track that has ended: what it keeps is for those who follow it.
+    fn clear_ended(&self, state: &mut State) {
+        if state.end.is_some() && state.followers.is_empty() {
+            self.forget(state);
+        }
+    }
+
+    fn forget(&self, state: &mut State) {
+        self.room.cache.release(std::mem::take(&mut state.bytes));
+        for group in state.groups.drain(..) {
+            self.drop_chunks(group.chunks);
+        }
+        self.account(state);
+    }
+
+    /// Chunks that are not kept any more; many are dropped in pieces.
+    fn drop_chunks(&self, chunks: Vec<Bytes>) {
+        if chunks.len() > DROPPED {
+            self.room.leave(Rest::Chunks(chunks));
+        }
+    }
+
+    /// Has the room know what may be evicted.
+    fn account(&self, state: &mut State) {
+        let newest = state.groups.back().map_or(0, |group| group.bytes);
+        let kept = Kept { old: state.bytes - newest, newest };
+        let former = std::mem::replace(&mut state.kept, kept);
+        self.room.cache.account((self.number, &self.this), former, kept);
+    }
+
+    /// Wakes those who follow it; where they are many, a session of the room goes on with them.
+    fn stir(&self, state: &mut State) {
+        if state.followers.stir() {
+            self.room.leave(Rest::Followers(Weak::clone(&self.this)));
+        }
+    }
+
+    /// Wakes some more of those who follow it. True: there are more.
+    pub(super) fn wake_some(&self) -> bool {
+        self.lock().followers.go_on()
+    }
+
+    /// Begins a group. `None`: it is known already, or older than all that is kept of many.
+    pub fn begin(&self, sequence: u64, now: Instant) -> Option<GroupId> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let at = state.groups.partition_point(|group| group.id.sequence < sequence);
+        let is_known = state.groups.get(at).is_some_and(|group| group.id.sequence == sequence);
+        if is_known || state.end.is_some() || at == 0 && state.groups.len() >= GROUPS {
+            return None;
+        }
+        for group in state.groups.range_mut(..at) {
+            group.old_since.get_or_insert(now);
+        }
+        let old_since = state.newest.is_some_and(|newest| newest > sequence).then_some(now);
+        let id = GroupId { sequence, tag: state.begun };
+        state.begun += 1;
+        state.groups.insert(at, Group { id, chunks: Vec::new(), bytes: 0, end: None, old_since });
+        state.newest = state.newest.max(Some(sequence));
+        if state.groups.len() > GROUPS {
+            self.evict(state);
+        }
+        self.account(state);
+        self.stir(state);
+        Some(id)
+    }
+
+    /// Keeps octets of a group, where the room is full in place of what others keep.
+    pub fn append(&self, group: GroupId, octets: Bytes) -> Appended {
+        let cost = octets.len() + CHUNK;
+        let mut guard = self.lock();
+        let length = match guard.open(group) {
+            Ok(at) => guard.groups[at].bytes + cost,
+            Err(code) => return Appended::Unwanted(code),
+        };
+        let cache = &self.room.cache;
+        let mut has_room = cache.reserve(cost);
+        if !has_room {
+            // No lock is held while others are looked at: what was true of the group may not be any more.
+            drop(guard);
+            has_room = cache.make_room(cost, length);
+            guard = self.lock();
+        }
+        let state = &mut *guard;
+        let limit = self.room.limits.track_cache;
+        while has_room && state.bytes + cost > limit && state.groups.len() > 1 {
+            self.evict(state);
+        }
+        let appended = match state.open(group) {
+            Ok(at) if has_room && state.bytes + cost <= limit => {
+                let group = &mut state.groups[at];
+                group.chunks.push(octets);
+                group.bytes += cost;
+                state.bytes += cost;
+                Ok(())
+            }
+            Ok(at) => {
+                self.cut(state, at);
+                Err(stream_code::GROUP_TOO_LARGE)
+            }
+            Err(code) => Err(code),
+        };
+        if has_room && appended.is_err() {
+            cache.release(cost);
+        }
+        self.account(state);
+        self.stir(state);
+        appended.map_or_else(Appended::Unwanted, |()| Appended::Kept)
+    }
+
+    /// Gives up its oldest groups, but not its newest, until so many bytes are free.
+    pub(super) fn give_up_old(&self, bytes: usize) {
+        let mut state = self.lock();
+        let enough = state.bytes.saturating_sub(bytes);
+        while state.bytes > enough && state.groups.len() > 1 {
+            self.evict(&mut state);
+        }
+        self.account(&mut state);
+        self.stir(&mut state);
+    }
+
+    /// Gives up its newest group, which is the longest of all in its room.
+    pub(super) fn give_up_newest(&self) {
+        let mut state = self.lock();
+        if let Some(at) = state.groups.len().checked_sub(1) {
+            self.cut(&mut state, at);
+        }
+        self.account(&mut state);
+        self.stir(&mut state);
+    }
+
+    /// Nothing is kept of a group any more, because there is no room for it.
+    fn cut(&self, state: &mut State, at: usize) {
+        let group = &mut state.groups[at];
+        let freed = std::mem::take(&mut group.bytes);
+        let chunks = std::mem::take(&mut group.chunks);
+        group.end = Some(Err(stream_code::GROUP_TOO_LARGE));
+        state.bytes -= freed;
+        self.drop_chunks(chunks);
+        self.room.cache.release(freed);
+        self.room.counters.dropped_group_too_large.fetch_add(1, Relaxed);
+    }
+
+    /// Ends a group: whole, or for a reason, a code of a stream.
+    pub fn end_group(&self, group: GroupId, end: Result<(), u64>) {
+        let mut state = self.lock();
+        if let Some(at) = state.position(group)
+            && state.groups[at].end.is_none()
+        {
+            state.groups[at].end = Some(end);
+            self.stir(&mut state);
+        }
+    }
+
+    /// The oldest group leaves what is kept.
+    fn evict(&self, state: &mut State) {
+        if let Some(group) = state.groups.pop_front() {
+            state.bytes -= group.bytes;
+            self.room.cache.release(group.bytes);
+            self.drop_chunks(group.chunks);
+            self.room.counters.groups_evicted.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// A follower has been woken, or looks by itself: what comes from now on wakes it again.
+    pub fn look(&self, follower: usize) {
+        self.lock().followers.look(follower);
+    }
+
+    /// The beginning of the group that a subscriber is to have next, and how many are passed over that are kept: the first from `next` on that is not
+    /// below `floor` and not older than `max_age`, and the newest at first (`None`).
+    pub fn choose(
+        &self,
+        (next, floor): (Option<u64>, Option<u64>),
+        max_age: Duration,
+        now: Instant,
+    ) -> Option<(Place, u64)> {
+        let state = self.lock();
+        let newest = state.groups.back()?.id;
+        let Some(next) = next else { return Some((Place::new(newest), 0)) };
+        let position = |from: u64| state.groups.partition_point(|group| group.id.sequence < from);
+        let (first, from) = (position(next), position(floor.map_or(next, |floor| floor.max(next))));
+        let passed = state.groups.range(from..).position(|group| !group.is_old(max_age, now))?;
+        let chosen = from + passed;
+        Some((Place::new(state.groups[chosen].id), (chosen - first) as u64))
+    }
+
+    /// Whether a group is older than that: there has been a newer one for so long.
+    pub fn is_old(&self, group: GroupId, max_age: Duration, now: Instant) -> bool {
+        let state = self.lock();
+        state.position(group).is_none_or(|at| state.groups[at].is_old(max_age, now))
+    }
+
+    /// The beginning of a group that is kept, or coming in.
+    pub fn find(&self, sequence: u64) -> Option<Place> {
+        let state = self.lock();
+        state.find(sequence).map(|at| Place::new(state.groups[at].id))
+    }
+
+    /// The highest number of a group that there was.
+    pub fn newest(&self) -> Option<u64> {
+        self.lock().newest
+    }
+
+    /// What is next at a place.
+    pub fn next(&self, place: &Place) -> Next {
+        let state = self.lock();
+        let Some(at) = state.position(place.group) else { return Next::Gone(stream_code::EVICTED) };
+        let group = &state.groups[at];
+        match (group.chunks.get(place.chunk), group.end) {
+            (_, Some(Err(code))) => Next::Gone(code),
+            (Some(chunk), _) => Next::Octets(chunk.slice(place.offset..)),
+            (None, Some(Ok(()))) => Next::Complete,
+            (None, None) => Next::Wait,
+        }
+    }
+}
+
+impl Drop for Track {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (bytes, kept) = (state.bytes, state.kept);
+        let groups = std::mem::take(&mut state.groups);
+        groups.into_iter().for_each(|group| self.drop_chunks(group.chunks));
+        self.room.cache.release(bytes);
+        self.room.cache.account((self.number, &self.this), kept, Kept::default());
+        self.room.gauges.tracks.fetch_sub(1, Relaxed);
+    }
+}
+
+impl State {
+    fn find(&self, sequence: u64) -> Option<usize> {
+        self.groups.binary_search_by_key(&sequence, |group| group.id.sequence).ok()
+    }
+
+    fn position(&self, group: GroupId) -> Option<usize> {
+        self.find(group.sequence).filter(|at| self.groups[*at].id == group)
+    }
+
+    /// The position of a group that takes more.
+    ///
+    /// # Errors
+    /// It has ended or is not kept, a code of a stream.
+    fn open(&self, group: GroupId) -> Result<usize, u64> {
+        let at = self.position(group).ok_or(stream_code::EVICTED)?;
+        self.groups[at].end.map_or(Ok(at), |end| Err(end.err().unwrap_or(stream_code::CANCEL)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
