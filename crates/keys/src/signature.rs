@@ -152,7 +152,10 @@ pub(crate) mod tests {
 
     /// A text with its signature behind.
     pub(crate) fn sign_text(signer: &Signer, text: &str) -> String {
-        format!("{text}# signature = {}\n", data_encoding::HEXLOWER.encode(&signer.sign(text.as_bytes()).unwrap()))
+        format!(
+            "{text}# signature = {}\n",
+            data_encoding::HEXLOWER.encode(&signer.sign(text.as_bytes()).unwrap())
+        )
     }
 
     #[test]
