@@ -299,7 +299,7 @@ mod tests {
             ("interfaces = [\"a/b\"]".to_owned(), 1, "not the name"),
             ("interface = [\"eth0\"]".to_owned(), 1, "interfaces"),
             ("interfaces = [\"eth0\"]\nmode = \"hardware\"".to_owned(), 2, "auto, native, generic"),
-            ("interfaces = [\"eth0\"]\nchain = true\npin = true".to_owned(), 3, "excludes"),
+            ("interfaces = [\"eth0\"]\nchain = true\npin = true".to_owned(), 3, "cannot be combined"),
             (feed("listen = \"239.1.1.1:5000\"\nto = []"), 4, "at least one receiver"),
             (
                 format!(

@@ -137,7 +137,7 @@ impl Config {
         if let Some(chain) = chain
             && file.pin
         {
-            let problem = "excludes `pin`: a dispatcher's programs end with their process";
+            let problem = "cannot be combined with `pin`: a dispatcher's programs end with their process";
             return Err(source.at(chain.span(), problem));
         }
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -296,7 +296,7 @@ mod tests {
                 2,
                 "per = \"source\"",
             ),
-            ("pin", "interfaces = [\"a\"]\npin = true\nchain = true\n".to_owned(), 3, "excludes"),
+            ("pin", "interfaces = [\"a\"]\npin = true\nchain = true\n".to_owned(), 3, "cannot be combined"),
             (
                 "twice",
                 format!("interfaces = [\"a\"]\n{rule}action = \"drop\"\n{rule}action = \"drop\"\n"),
@@ -345,7 +345,7 @@ mod tests {
                     )
                 }),
                 34,
-                "8 at most",
+                "at most 8 are allowed",
             ),
             (
                 "ids",

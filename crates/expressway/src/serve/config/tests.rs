@@ -418,7 +418,7 @@ fn the_key_of_connection_ids_lies_beside_the_file_and_is_its_owners() {
     let text = format!("{GOOD}[quic.load_balancing]\nserver_id = \"0a0b\"\nkey_file = \"lb.key\"\n");
     let config = Config::parse(&folder.path().join("edge.toml"), text).unwrap();
     let (_, missing) = config.routable(None).unwrap_err();
-    assert!(missing.contains("lb.key: No such file"), "{missing}");
+    assert!(missing.contains("lb.key: cannot be read: No such file"), "{missing}");
     let file = folder.path().join("lb.key");
     std::fs::write(&file, "8f95f09245765f80256934e50c66207f\n").unwrap();
     let allow = |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
