@@ -157,7 +157,7 @@ def test_files_of_others_are_written_over_and_those_with_secrets_closed_to_them(
     for source in (["-r", capture], ["-i", "lo"]):
         result = dump(*source, "-w", tmp_path / "theirs", "--secrets", tmp_path / "keys", "-Z", "nobody")
         assert result.returncode == 2
-        assert result.stderr.decode() == "expressway: --secrets: the secrets would be nobody's to read; leave out -Z\n"
+        assert result.stderr.decode() == "expressway: --secrets: user `nobody` could read the secrets; leave out -Z\n"
         assert not (tmp_path / "theirs").exists()
 
 

@@ -149,7 +149,7 @@ def test_a_recording_is_bounded_in_size_and_time_and_alone(make_lab, make_server
     assert file.stat().st_size < (20 << 10) + 300
     assert parse(file.read_text())[-1]["data"]["message"].startswith("end of the recording: the size limit was reached")
     code, error = refused(server, "--client", "192.0.2.1", "--seconds", "1", "-w", tmp_path / "none")
-    assert code == 1 and "no datagram of such a connection came within 1 s" in error
+    assert code == 1 and "no datagram of a matching connection arrived within 1 s" in error
     assert not (tmp_path / "none").exists()
     waiting = start(server, tmp_path / "none", "--client", "192.0.2.1", "--seconds", "60", times=3)
     waiting.send_signal(signal.SIGINT)

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return interfaces::print();
     }
     if let (Some(_), Some(user)) = (&arguments.secrets, &arguments.relinquish_privileges) {
-        return Err(Failure::usage(format!("--secrets: {user} could read the secrets; leave out -Z")));
+        return Err(Failure::usage(format!("--secrets: user `{user}` could read the secrets; leave out -Z")));
     }
     let filter = filter(arguments)?;
     match &arguments.read {
