@@ -1,5 +1,5 @@
-//! The oracle itself: that it counts, counts the same each time, and tells a square from a line. One test, alone in its
-//! process, for all threads count.
+//! The oracle itself: that it counts, counts the same each time, and tells a square from a line. A program without
+//! libtest, whose other threads allocate too.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -16,8 +16,7 @@ fn cost_of<T>(size: usize, action: impl FnOnce() -> T) -> Cost {
     account.cost()
 }
 
-#[test]
-fn costs_are_counted_alike_each_time_and_squares_are_told_from_lines() {
+fn main() {
     let data: Vec<u8> = (0..=255).collect();
     let first = cost_of(256, || has_double(&data));
     assert_eq!(first, cost_of(256, || has_double(&data)));

@@ -24,6 +24,9 @@ const LONGEST: usize = 1200;
 const MAX_DATAGRAMS: usize = 4096;
 const MAX_BYTES: usize = 1 << 20;
 
+/// Turns of an input in which nothing comes: each costs the worker something, and the client nothing.
+const MAX_IDLE_TURNS: usize = 64;
+
 /// Datagrams that come in one turn.
 const TRAIN: usize = 16;
 
@@ -54,6 +57,7 @@ pub(super) struct Script<'a> {
     train: Vec<(Vec<u8>, SocketAddr)>,
     datagrams: usize,
     bytes: usize,
+    idle_turns: usize,
 }
 
 impl<'a> Script<'a> {
@@ -74,6 +78,7 @@ impl<'a> Script<'a> {
             train: Vec::new(),
             datagrams: 0,
             bytes: 0,
+            idle_turns: 0,
         };
         if manner & manner::RAW == 0 {
             script.shake_hands();
@@ -167,7 +172,10 @@ impl<'a> Script<'a> {
             _ => {
                 self.end_packet();
                 self.send_train();
-                self.server.turn();
+                if self.idle_turns < MAX_IDLE_TURNS {
+                    self.idle_turns += 1;
+                    self.server.turn();
+                }
             }
         }
     }
