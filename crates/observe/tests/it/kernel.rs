@@ -17,9 +17,14 @@ fn root_both_ways_are_seen_whole_with_the_sender() {
     let (server, client) = (lab.socket(Role::Server, PORT), lab.socket(Role::Client, PORT));
     let index = lab.index();
     let seen = lab.server(|| {
+        // Neighbours are known then: what waits for one leaves when its answer comes, whoever runs at the moment.
+        let mut buffer = [0; 64];
+        client.send_to(b"before", server.local_addr().unwrap()).unwrap();
+        let (length, from) = server.recv_from(&mut buffer).unwrap();
+        server.send_to(&buffer[..length], from).unwrap();
+        client.recv(&mut buffer).unwrap();
         let mut capture = Capture::open(options(index, "udp port 4444", kernel())).unwrap();
         client.send_to(b"there", server.local_addr().unwrap()).unwrap();
-        let mut buffer = [0; 64];
         let (length, from) = server.recv_from(&mut buffer).unwrap();
         server.send_to(&buffer[..length], from).unwrap();
         client.recv(&mut buffer).unwrap();

@@ -88,6 +88,14 @@ impl Transport {
         self.quic.stream_writable_next()
     }
 
+    /// Streams that the peer lets us open now: in both directions, or in one.
+    pub fn streams_left(&self, is_bidirectional: bool) -> u64 {
+        match is_bidirectional {
+            true => self.quic.peer_streams_left_bidi(),
+            false => self.quic.peer_streams_left_uni(),
+        }
+    }
+
     /// [`Self::writable`] would return a stream.
     pub fn has_writable(&self) -> bool {
         self.quic.writable().len() > 0

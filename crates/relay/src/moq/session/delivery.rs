@@ -15,7 +15,7 @@ use expressway_web::memory::Account;
 use super::subscribe::{Kind, Owner, Subscription};
 use super::writer::{ENOUGH, Sent};
 use super::{OWNERS, Session};
-use crate::moq::track::{End, Next, Place, Track};
+use crate::moq::track::{Choice, End, Next, Place, Track};
 use crate::moq::wire::{Answer, Group, Wishes, stream_code, write};
 
 /// Groups of a subscription that are under way at a time.
@@ -277,17 +277,18 @@ impl Session {
                 return false;
             }
             let Wishes { end, priority, .. } = subscription.wishes;
-            let chosen = track.choose((subscription.next, subscription.floor), subscription.max_age(), now);
-            let chosen = chosen.filter(|(place, _)| end.is_none_or(|end| place.group.sequence <= end));
-            let Some((place, passed)) = chosen else {
+            let chosen = track.choose(&subscription.progress, subscription.max_age(), now);
+            let chosen = chosen.filter(|choice| end.is_none_or(|end| choice.place.group.sequence <= end));
+            let Some(Choice { place, passed, is_lost }) = chosen else {
                 self.finish(turn, key, track);
                 return false;
             };
             let sequence = place.group.sequence;
-            let skipped = subscription.next.filter(|next| *next < sequence && subscription.has_begun);
-            let id = subscription.id;
             let has_begun = std::mem::replace(&mut subscription.has_begun, true);
-            subscription.next = Some(sequence + 1);
+            let skipped = subscription.progress.next.filter(|next| is_lost && *next < sequence && has_begun);
+            let id = subscription.id;
+            // Nothing is missed of what was before the first.
+            subscription.progress.advance(sequence, is_lost || !has_begun);
             let stream = self.writers.open_unidirectional();
             subscription.streams.push(stream);
             let mut out = Vec::new();
@@ -324,7 +325,7 @@ impl Session {
         if !subscription.streams.is_empty() {
             return;
         }
-        let (next, end) = (subscription.next, subscription.wishes.end);
+        let (next, end) = (subscription.progress.next, subscription.wishes.end);
         let boundary = match (track.end(), end) {
             (_, Some(end)) if next.is_some_and(|next| next > end) || track.newest() > Some(end) => {
                 end.saturating_add(1)
@@ -415,7 +416,8 @@ impl Session {
         if max_age.is_some_and(|max_age| track.is_old(delivery.place.group, max_age, turn.now())) {
             track.room().counters.groups_cut.fetch_add(1, Relaxed);
             if let Some(subscription) = self.subscription(delivery.owner) {
-                subscription.floor = subscription.floor.max(track.newest());
+                let progress = &mut subscription.progress;
+                progress.floor = progress.floor.max(track.newest());
             }
             self.writers.reset(turn.transport(), stream, stream_code::OLD);
             return Progress::Over;

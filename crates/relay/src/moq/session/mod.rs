@@ -336,7 +336,9 @@ impl quic::Session for Session {
     }
 
     fn has_room(&self, transport: &Transport) -> bool {
-        transport.has_writable() || self.deliveries.can_go_on(&self.account)
+        transport.has_writable()
+            || self.writers.can_open(transport)
+            || self.deliveries.can_go_on(&self.account)
     }
 
     fn follow_limits(&mut self, _turn: &Turn<'_>) {

@@ -7,7 +7,7 @@ use expressway_gateway::quic::Turn;
 
 use super::{Incoming, OWNERS, Session};
 use crate::moq::broadcast::Broadcast;
-use crate::moq::track::Track;
+use crate::moq::track::{Progress, Track};
 use crate::moq::wire::{Fetch, Message, Problem, Subscribe, Track as TrackRequest, Wishes, stream_code};
 
 /// A request that something is sent for.
@@ -35,10 +35,7 @@ pub(super) enum Kind {
 pub(super) struct Subscription {
     pub(super) id: u64,
     pub(super) wishes: Wishes,
-    /// The first group that was not begun; `None`: the newest.
-    pub(super) next: Option<u64>,
-    /// Groups below are not begun any more: the connection has not taken one that became too old.
-    pub(super) floor: Option<u64>,
+    pub(super) progress: Progress,
     pub(super) has_begun: bool,
     /// Streams of groups that are under way, the oldest first.
     pub(super) streams: Vec<u64>,
@@ -149,8 +146,7 @@ impl Session {
             id: asked.id,
             wishes: asked.wishes,
             // Where there is none yet, it is from the first on that comes.
-            next: asked.wishes.start.or(track.newest().is_none().then_some(0)),
-            floor: None,
+            progress: Progress::from(asked.wishes.start.or(track.newest().is_none().then_some(0))),
             has_begun: false,
             streams: Vec::new(),
         });
@@ -173,7 +169,8 @@ impl Session {
                         self.owners.get_mut(key)
                     {
                         // What was begun is not begun again.
-                        subscription.next = subscription.next.max(wishes.start);
+                        let progress = &mut subscription.progress;
+                        progress.next = progress.next.max(wishes.start);
                         subscription.wishes = wishes;
                     }
                 }

@@ -182,6 +182,12 @@ impl Writers {
         }
     }
 
+    /// [`Self::open_next`] would return a stream.
+    pub(super) fn can_open(&self, transport: &Transport) -> bool {
+        let waits = |direction: usize| !self.unopened.0[direction].is_empty();
+        waits(0) && transport.streams_left(true) > 0 || waits(1) && transport.streams_left(false) > 0
+    }
+
     /// The next stream that waited for the peer's limit, and is open now.
     pub(super) fn open_next(&mut self, transport: &mut Transport) -> Option<u64> {
         let stream = self.unopened.next(|stream| {

@@ -73,6 +73,54 @@ struct State {
     is_queued: bool,
 }
 
+/// Numbers that a subscriber remembers as missing.
+const MISSING: usize = 64;
+
+/// How far a subscriber has got.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Behind the highest number of a group that it has begun; `None`: it has none.
+    pub next: Option<u64>,
+    /// Groups below are not begun any more: the connection has not taken one that became too old.
+    pub floor: Option<u64>,
+    /// Numbers below `next` of groups that had not come when a later one had, ascending.
+    missing: Vec<u64>,
+}
+
+impl Progress {
+    /// A subscriber that is to have all groups from one on, or from the newest on.
+    pub fn from(next: Option<u64>) -> Self {
+        Self { next, ..Self::default() }
+    }
+
+    /// A group was begun. Those between are `lost`, or missing.
+    pub fn advance(&mut self, sequence: u64, is_lost: bool) {
+        if let Ok(at) = self.missing.binary_search(&sequence) {
+            self.missing.remove(at);
+            return;
+        }
+        if let Some(next) = self.next
+            && !is_lost
+        {
+            self.missing.extend(next.max(sequence.saturating_sub(MISSING as u64))..sequence);
+            let too_many = self.missing.len().saturating_sub(MISSING);
+            self.missing.drain(..too_many);
+        }
+        self.next = self.next.max(sequence.checked_add(1));
+    }
+}
+
+/// A group for a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Where it begins.
+    pub place: Place,
+    /// Groups that are kept, and passed over for it.
+    pub passed: u64,
+    /// The group at `next` does not come any more.
+    pub is_lost: bool,
+}
+
 /// Why a track gets nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -362,22 +410,26 @@ impl Track {
         self.lock().followers.look(follower);
     }
 
-    /// The beginning of the group that a subscriber is to have next, and how many are passed over that are kept: the first from `next` on that is not
-    /// below `floor` and not older than `max_age`, and the newest at first (`None`).
-    pub fn choose(
-        &self,
-        (next, floor): (Option<u64>, Option<u64>),
-        max_age: Duration,
-        now: Instant,
-    ) -> Option<(Place, u64)> {
+    /// The group that a subscriber is to have next, which is not below its floor and not older than `max_age`: one that was missing, or
+    /// the first from `next` on; the newest at first.
+    pub fn choose(&self, progress: &Progress, max_age: Duration, now: Instant) -> Option<Choice> {
         let state = self.lock();
         let newest = state.groups.back()?.id;
-        let Some(next) = next else { return Some((Place::new(newest), 0)) };
+        let only = |group| Choice { place: Place::new(group), passed: 0, is_lost: false };
+        let Some(next) = progress.next else { return Some(only(newest)) };
+        let missing = progress.missing.iter().filter(|missing| Some(**missing) >= progress.floor);
+        let mut come = missing.filter_map(|missing| state.find(*missing)).map(|at| &state.groups[at]);
+        if let Some(late) = come.find(|group| !group.is_old(max_age, now)) {
+            return Some(only(late.id));
+        }
         let position = |from: u64| state.groups.partition_point(|group| group.id.sequence < from);
-        let (first, from) = (position(next), position(floor.map_or(next, |floor| floor.max(next))));
+        let first = position(next);
+        let from = position(progress.floor.map_or(next, |floor| floor.max(next)));
         let passed = state.groups.range(from..).position(|group| !group.is_old(max_age, now))?;
-        let chosen = from + passed;
-        Some((Place::new(state.groups[chosen].id), (chosen - first) as u64))
+        let (chosen, passed) = (from + passed, (from + passed - first) as u64);
+        // Where the oldest that is kept comes after `next`, that one was given up.
+        let is_lost = passed > 0 || first == 0;
+        Some(Choice { place: Place::new(state.groups[chosen].id), passed, is_lost })
     }
 
     /// Whether a group is older than that: there has been a newer one for so long.

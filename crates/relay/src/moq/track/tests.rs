@@ -60,11 +60,12 @@ fn what_a_track_is_like_is_said_once() {
 fn the_newest_comes_first_and_old_ones_are_skipped() {
     let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
     let age = Duration::from_millis(500);
-    assert_eq!(track.choose((None, None), age, now), None);
+    let progress = |next, floor| Progress { next, floor, ..Progress::default() };
+    assert_eq!(track.choose(&progress(None, None), age, now), None);
     let [_, five, four] = [3, 5, 4].map(|sequence| track.begin(sequence, now).unwrap());
-    let choose = |from, now| {
-        let chosen = track.choose(from, age, now);
-        chosen.map(|(place, passed)| (place.group.sequence, passed))
+    let choose = |(next, floor), now| {
+        let chosen = track.choose(&progress(next, floor), age, now);
+        chosen.map(|chosen| (chosen.place.group.sequence, chosen.passed))
     };
     assert_eq!(choose((None, None), now), Some((5, 0)), "the newest at first");
     assert_eq!(choose((Some(4), None), now), Some((4, 0)));
@@ -75,6 +76,31 @@ fn the_newest_comes_first_and_old_ones_are_skipped() {
     assert_eq!(choose((Some(6), None), later), None);
     track.clear();
     assert!(track.is_old(four, age, now), "it is not there");
+}
+
+#[test]
+fn a_group_that_comes_after_a_later_one_is_begun_once() {
+    let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
+    let mut progress = Progress::from(Some(0));
+    let mut begun = |sequences: &[u64]| {
+        for sequence in sequences {
+            track.begin(*sequence, now).unwrap();
+        }
+        let mut all = Vec::new();
+        while let Some(chosen) = track.choose(&progress, Duration::from_secs(1), now) {
+            progress.advance(chosen.place.group.sequence, chosen.is_lost);
+            all.push(chosen.place.group.sequence);
+        }
+        all
+    };
+    assert_eq!(begun(&[0, 3]), [0, 3]);
+    assert_eq!(begun(&[2, 5]), [2, 5]);
+    assert_eq!(begun(&[4, 1]), [1, 4]);
+    assert_eq!(begun(&[6]), [6]);
+    // Few are remembered, whatever the numbers.
+    assert_eq!(begun(&[1 << 61]), [1 << 61]);
+    assert_eq!(begun(&[7, (1 << 61) - 1, (1 << 62) - 1]), [(1 << 61) - 1, (1 << 62) - 1]);
+    assert!(progress.missing.len() <= MISSING);
 }
 
 #[test]
