@@ -3,7 +3,10 @@
 //! A [`Scenario`] is a file that says what is compared; a kind is the code that measures. [`run`] starts built binaries
 //! as processes inside a lab (`expressway-lab`), loads them with a client that is not ours, and reads what they cost from
 //! the scheduler. It links nothing of what it measures. Every run is one JSON line in the raw file; reports are made
-//! from raw files alone.
+//! from raw files alone, and begin with the points where a peer or the kernel path leads.
+//!
+//! The order of contestants alternates from round to round, each run has a new lab, and ratios are taken within a round.
+//! Drift of the machine therefore affects all contestants alike.
 //!
 //! The server has the first cores and its interface's NAPI threads share them; the client and its NAPI thread have the
 //! next. Server CPU is the scheduler's account of the server's processes and of those NAPI threads, so that it pays for

@@ -18,7 +18,13 @@
 //! * [`moq`]: sessions of Media over QUIC, in the same rooms.
 //! * [`status`]: what is counted and shown.
 //!
-//! It decodes no media. Joining multicast groups is left to who has the sockets.
+//! It decodes no media. Joining multicast groups is left to whoever has the sockets.
+//!
+//! # Decisions
+//!
+//! A room belongs to one worker. Its receivers are cursors in one history, so a slow one falls behind alone, and repairs come from the
+//! packets that are kept anyway. The relay ends RTCP on both sides: a publisher sees one receiver, however many there are behind it. SRTP
+//! ends here too: packets are opened when they arrive and sealed when they leave, and rooms keep what was opened.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,8 @@
 //!  POST   /whep/ROOM/NAME/layer  the layer that it sees  204
 //! ```
 //!
-//! Offers are read and answered on the HTTP workers; a room's worker gets sessions that are agreed on.
+//! Offers are read and answered on the HTTP workers, so no SDP parser runs where packets do; a room's worker gets sessions that are agreed
+//! on.
 //!
 //! * `target`: what a request is about; `refusal`, `counters`: what it is refused for.
 //! * `call`: a request whose body is read; `offer`, `restart` with `fragment`, `layer`: the kinds of them.
