@@ -6,24 +6,24 @@
 //!   listeners ─▶ Acceptor (a thread: accept, allow list, limit, TLS and WebSocket handshakes) ─▶ shards
 //! ```
 //!
-//! Received datagrams are framed once into a ring; each subscriber is a cursor in it, and gets everything new
+//! Received datagrams are framed once into a ring. Each subscriber is a cursor in it, and gets everything new
 //! in one send. The saving comes from few large segments instead of many small ones: a send and the ACKs that
 //! it causes cost the same whatever they carry.
 //!
-//! The first shard receives and sends on one thread, so that there is no hand-over on the way to the first
-//! subscribers. Nothing there waits for a subscriber: data that a socket does not accept stays in the ring,
-//! and a subscriber that falls behind [`Limits`] finishes its current frame and then skips to the newest with
-//! a gap marker, or is disconnected. Handshakes run on their own thread.
+//! The first shard receives and sends on one thread, so there is no hand-over on the way to the first
+//! subscribers. Nothing there waits for a subscriber: data that a socket does not accept stays in the ring. A
+//! subscriber that falls behind [`Limits`] finishes its current frame, and then skips to the newest with a gap
+//! marker, or is disconnected. Handshakes run on their own thread.
 //!
 //! Not here: metrics pages and signals (the binary), and how datagrams are received (`expressway-netio`).
 //!
 //! # Sending
 //!
 //! Waking another thread costs more than a send, so the first shard receives and sends on one thread. It
-//! checks the feed every few sends, and new datagrams go to all subscribers from the current position, round
-//! a circle: a datagram reaches all of them after one round, whatever the load, while in a queue of single
-//! sends it would wait for all before it. A check that finds nothing costs a tenth of a send. More threads
-//! only pay if the ACKs' interrupts have cores of their own, so the default is one.
+//! checks the feed every few sends. New datagrams go to all subscribers from the current position, in a circle:
+//! a datagram reaches all of them after one round, whatever the load. In a queue of single sends it would wait
+//! for all before it. A check that finds nothing costs a tenth of a send. More threads only pay off if the ACKs'
+//! interrupts have cores of their own, so the default is one.
 //!
 //! If datagrams arrive one by one, the overhead around each send matters: the processor has slept, and each
 //! cache line is fetched again. A turn is then three system calls and one reading of the clock, a
