@@ -1,5 +1,5 @@
-//! Privilege separation. An agent with privilege prepares what a data path needs (XDP programs on interfaces,
-//! bound AF_XDP and UDP sockets, rtnetlink sockets) and passes it over a unix socket to clients without any,
+//! Privilege separation. A privileged agent prepares what a data path needs: XDP programs on interfaces, bound
+//! AF_XDP and UDP sockets, rtnetlink sockets. It passes them over a unix socket to unprivileged clients,
 //! according to a policy that says who may have what.
 //!
 //! ```text

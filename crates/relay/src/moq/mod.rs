@@ -22,8 +22,8 @@
 //!
 //! # Why our own
 //!
-//! moq-net (0.3.18) was evaluated. It is a complete relay with its own model: tasks that wake each other across threads, a frame written
-//! again for each subscriber, messages of up to 64 MiB kept before they are read, and routes among relays. Here, an object is kept as the
+//! moq-net (0.3.18) was evaluated. It is a complete relay with its own model. Its tasks wake each other across threads, it writes a frame
+//! again for each subscriber, keeps messages of up to 64 MiB before they are read, and has routes among relays. Here, an object is kept as the
 //! bytes that it came in, and QUIC sends them from one buffer to all subscribers. Every list and every length is limited, and no turn of a
 //! worker is long. What is left of the protocol is 15 short messages. moq-net is a peer in the tests.
 //!
