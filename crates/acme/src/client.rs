@@ -1,4 +1,4 @@
-//! The smallest HTTPS client that ACME needs: one connection a request, HTTP/1.1, with a bound on time and size.
+//! A minimal HTTPS client for ACME: one connection per request, HTTP/1.1, bounded in time and size.
 
 use std::error::Error as StdError;
 use std::future::Future;

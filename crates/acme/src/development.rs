@@ -1,5 +1,5 @@
-//! Certificates for development: an authority of one's own, whose certificate is given to clients, and leaves that it
-//! signs.
+//! Certificates for development: a local authority, whose certificate is given to clients, and the leaf certificates
+//! that it signs.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;

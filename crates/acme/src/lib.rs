@@ -1,14 +1,14 @@
-//! Certificates by ACME (RFC 8555): obtained when they are needed, stored, renewed at two thirds of their life, and given
-//! to [`expressway_tls::Issued`], from where every connection has them at once.
+//! Certificates by ACME (RFC 8555). They are obtained when they are needed, stored, and renewed at two thirds of
+//! their life. [`expressway_tls::Issued`] gets them, so every new connection has them at once.
 //!
-//! One thread does it all, one name after the other, with a certificate for each name: a name whose DNS is wrong delays
-//! no other for longer than one attempt. Authorities check a name by TLS-ALPN-01 (RFC 8737), which the TLS of the TCP
-//! listener answers by itself, or by HTTP-01, which [`Answers`] answers in front of another handler.
+//! One thread obtains one name after the other, with a certificate for each. A name with wrong DNS delays the others
+//! by at most one attempt. Authorities check a name by TLS-ALPN-01 (RFC 8737) or HTTP-01. The TLS of the TCP
+//! listener answers the former itself; [`Answers`] answers the latter in front of another handler.
 //!
-//! [`development`] is the authority of one's own machine, which nobody needs to be asked for.
+//! [`development`] is a local authority for development, which needs no one else.
 //!
-//! It is the only part of a server that opens connections to strangers and replaces files; what that takes is allowed to the
-//! process only if it is configured.
+//! This is the only part of a server that opens connections to strangers and replaces files. The process has the
+//! rights for both only if ACME is configured.
 
 mod answers;
 mod client;

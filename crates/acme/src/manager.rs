@@ -1,4 +1,4 @@
-//! The thread that obtains and renews.
+//! The thread that obtains and renews certificates.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! One certificate: order, challenge, request, chain (RFC 8555, section 7.4).
+//! Obtaining one certificate: order, challenge, request, chain (RFC 8555, section 7.4).
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! When a certificate is to be obtained.
+//! When to obtain a certificate.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,5 +1,5 @@
-//! The folder of what ACME has brought: the account, and for each name a file with key and certificates. Files are
-//! replaced whole, by renaming, and are the owner's alone.
+//! The folder in which ACME keeps its account, and a file per name with key and certificates. Files are replaced as
+//! a whole, by renaming, and only their owner may read them.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! Accounting of a client's UMEM memory for as long as it is pinned.
+//! Accounts for a client's UMEM memory for as long as it is pinned.
 //!
-//! A client may keep what it was given beyond its program, its connection, and even the socket, if one of
-//! its own sockets shares the UMEM. So memory counts until the kernel reports that nothing uses it any more
-//! ([`expressway_netio::xsk::is_released`]), which is checked when the limit would be exceeded.
+//! A client may keep what it was given beyond its program, its connection, and even the socket, if one of its own
+//! sockets shares the UMEM. So memory counts until the kernel reports that nothing uses it any more
+//! ([`expressway_netio::xsk::is_released`]). That is checked when the limit would be exceeded.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,13 +1,13 @@
-//! One message a datagram over a SOCK_SEQPACKET unix socket, with file descriptors beside it.
+//! One message per datagram over a SOCK_SEQPACKET unix socket, together with file descriptors.
 //!
 //! ```text
 //!   0        4         6          8           12         16
 //!   ├ "XWAG" ┼ version ┼ fd count ┼ sequence ─┼ length ──┼ JSON, `length` bytes ─┤     little endian
 //! ```
 //!
-//! A datagram that is shorter or longer than it says, longer than [`MAX_MESSAGE`], or comes with another
-//! number of descriptors than it says is an error before anything of it is parsed; its descriptors are
-//! closed. A reply bears the sequence number of its request, so that one which comes too late is told apart.
+//! A datagram is an error, before any of it is parsed, if its length or its number of descriptors differs from
+//! what its header says, or if it is longer than [`MAX_MESSAGE`]. Its descriptors are then closed. A reply has
+//! the sequence number of its request, so a late reply is recognised.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

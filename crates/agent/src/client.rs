@@ -1,4 +1,4 @@
-//! The unprivileged side: requests from an agent what this process may not create itself.
+//! The unprivileged side: asks an agent for what this process may not create itself.
 
 mod program;
 

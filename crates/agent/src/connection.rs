@@ -1,4 +1,4 @@
-//! One connection to an agent: one request at a time, each with its answer.
+//! A connection to an agent: one request at a time, each with its answer.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! Client of the AF_XDP device plugin for Kubernetes, protocol 0.1: a text a datagram over a SOCK_SEQPACKET unix
+//! Client of the AF_XDP device plugin for Kubernetes, protocol 0.1: one text per datagram over a SOCK_SEQPACKET unix
 //! socket, which the plugin mounts into a pod.
 //!
 //! ```text
@@ -11,10 +11,10 @@
 //!   /fin                               ────▶  /fin_ack
 //! ```
 //!
-//! Texts have up to 64 bytes; anything else is answered `/nak` or `/error`. The plugin attaches a program that
-//! redirects every packet of a queue, and moves the interface into the pod's network namespace. Binding the
-//! AF_XDP sockets is left to the pod, which takes CAP_NET_RAW there, and no other capability on kernels that
-//! allow map updates by descriptor (Linux 5.19 with any `unprivileged_bpf_disabled`).
+//! Texts have up to 64 bytes; the plugin answers anything else with `/nak` or `/error`. It attaches a program that
+//! redirects every packet of a queue, and moves the interface into the pod's network namespace. The pod binds the
+//! AF_XDP sockets itself. For that it needs CAP_NET_RAW, and nothing else on kernels that allow map updates by
+//! descriptor (Linux 5.19, with any `unprivileged_bpf_disabled`).
 //!
 //! Source: the plugin's own constants and server (intel/afxdp-plugins-for-kubernetes, `constants`,
 //! `internal/udsserver`).

@@ -1,5 +1,5 @@
-//! The protocol between client and agent. JSON behind a fixed header ([`super::channel`]); unknown fields
-//! are errors, and an incompatible change is a new [`super::channel::VERSION`].
+//! The protocol between client and agent: JSON behind a fixed header ([`super::channel`]). Unknown fields are
+//! errors. An incompatible change is a new [`super::channel::VERSION`].
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The policy file: who may have which addresses, interfaces, queues and how much memory.
+//! The policy file: who may have which addresses, interfaces and queues, and how much memory.
 
 use std::collections::BTreeSet;
 use std::fmt;

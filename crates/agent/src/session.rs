@@ -1,8 +1,8 @@
 //! One client of the agent: its requests, what it holds, and how all of that ends with its connection.
 //!
-//! What a client can do to the agent is bounded by its slot and its rule: it has one thread, which it can
-//! keep busy or waiting, and which has its own descriptor table ([`crate::table`]); its requests are limited
-//! in rate and length, and so are the answers; what is logged about it is an occasional line.
+//! What a client can do to the agent is bounded by its slot and its rule. It has one thread, which it can keep busy
+//! or waiting, and which has its own descriptor table ([`crate::table`]). Its requests and their answers are limited
+//! in rate and length. What is logged about it is an occasional line.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

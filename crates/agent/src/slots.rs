@@ -1,4 +1,4 @@
-//! The client slots of rules, and what all clients of a rule hold together.
+//! The slots of a rule's clients, and what all clients of a rule hold together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

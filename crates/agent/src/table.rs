@@ -2,11 +2,12 @@
 //!
 //! A client sends descriptors of its choice with a message, and they wait in the connection even if nobody
 //! reads. This has two consequences. Enough of them exhaust the process's descriptor numbers. And closing
-//! the last reference to a file does what the file asks for: a TCP socket with SO_LINGER makes the closer
-//! wait for as long as its owner specified, possibly for ever. So each connection is closed by a thread that
-//! nobody waits for, in a table that nobody else uses, and an unserved connection is left to the end of that
-//! thread: the kernel does not linger when a thread ends (`inet_release` in `net/ipv4/af_inet.c`,
-//! PF_EXITING).
+//! the last reference to a file does what the file asks for: closing a TCP socket with SO_LINGER waits for
+//! as long as its owner specified, possibly for ever.
+//!
+//! So each connection is closed by a thread that nobody waits for, in a table that nobody else uses. An
+//! unserved connection is left to the end of that thread: the kernel does not linger when a thread ends
+//! (`inet_release` in `net/ipv4/af_inet.c`, PF_EXITING).
 
 #![allow(unsafe_code)] // A descriptor by its number.
 

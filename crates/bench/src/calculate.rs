@@ -1,4 +1,4 @@
-//! From a measured run and somebody's traffic to cores and money.
+//! From a measured run and a site's traffic to cores and cost.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

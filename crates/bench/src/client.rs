@@ -1,4 +1,4 @@
-//! A program of the suite's own at the client's end: in its namespace of a lab, or on the far host.
+//! One of the suite's programs at the client's end: in its namespace of a lab, or on the far host.
 
 use std::path::Path;
 

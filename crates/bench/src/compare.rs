@@ -1,4 +1,4 @@
-//! Two raw runs of the same scenarios, an old and a new one: what has become better and what worse.
+//! Compares two raw runs of the same scenarios, an old and a new one: what became better, and what became worse.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

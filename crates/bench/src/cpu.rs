@@ -1,4 +1,4 @@
-//! CPU time as the scheduler accounts it: nanoseconds on a core, of processes and of NAPI threads.
+//! CPU time as the scheduler accounts it: nanoseconds on a core, by process and by NAPI thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The machine, the programs and the command: what a reader needs to judge figures.
+//! The machine, the programs and the command: what a reader needs to judge the figures.
 
 use std::collections::BTreeMap;
 use std::fs;

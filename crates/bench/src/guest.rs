@@ -1,5 +1,5 @@
-//! Scenarios in an emulated guest: `scripts/guest` boots it, this same program runs the scenarios inside, and its raw
-//! lines come back as they are written.
+//! Scenarios in an emulated guest: `scripts/guest` boots it, this program runs the scenarios inside, and raw lines come
+//! back as they are written.
 //!
 //! ```text
 //!  bench --bed guest-icount ─▶ scripts/guest (python) ─▶ QEMU: /init ─▶ bench --devices eth0,eth1 --raw /dev/ttyS2
@@ -7,14 +7,14 @@
 //!         └────────── raw lines, as they are written ◀────────────────────┘
 //! ```
 //!
-//! Emulated time is not real time, so a report gives ratios or, with `-icount`, instructions: one is a
-//! nanosecond of the guest's clock, and the scheduler's accounts, which all kinds read anyway, become counts.
-//! Three things make them complete: the processor never halts (`idle=poll`), because the clock would skip the
-//! time that packets are in flight outside; interrupts are charged to the task they interrupt
-//! (`tsc=noirqtime`); and the devices' NAPI runs in threads, whose accounts are read separately. What is sent
-//! under `-icount` ends outside the guest, at a bridge of taps, because the one processor belongs to the
-//! sender. Taps are used and not an emulated hub, because only they accept checksums and segments left to the
-//! device, without which there is no GSO.
+//! Emulated time is not real time, so a report gives ratios or, with `-icount`, instructions. An instruction is
+//! then a nanosecond of the guest's clock, so the scheduler's accounts, which all kinds read anyway, are counts.
+//! Three settings make them complete. The processor never halts (`idle=poll`), because the clock would skip the
+//! time for which packets are in flight outside. Interrupts are charged to the task that they interrupt
+//! (`tsc=noirqtime`). And the devices' NAPI runs in threads, whose accounts are read separately. Under
+//! `-icount`, packets that are sent end outside the guest, at a bridge of taps, because the one processor
+//! belongs to the sender. Taps are used instead of an emulated hub, because only they accept checksums and
+//! segments left to the device, without which there is no GSO.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! h2load of nghttp2: requests over HTTP/2 and HTTP/1.1, and what it says of them.
+//! nghttp2's h2load: sends requests over HTTP/2 and HTTP/1.1, and reports on them.
 
 use std::net::SocketAddrV4;
 

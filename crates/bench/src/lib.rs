@@ -3,46 +3,50 @@
 //! A [`Scenario`] is a file that says what is compared; a kind is the code that measures. [`run`] starts built binaries
 //! as processes inside a lab (`expressway-lab`), loads them with a client that is not ours, and reads what they cost from
 //! the scheduler. It links nothing of what it measures. Every run is one JSON line in the raw file; reports are made
-//! from raw files alone.
+//! from raw files alone, and begin with the points where a peer or the kernel path leads.
 //!
-//! The server has the first cores and its interface's NAPI threads share them; the client and its NAPI thread have the
-//! next. Server CPU is the scheduler's account of the server's processes and of those NAPI threads, so that it pays for
-//! its own kernel work and for nobody else's.
+//! The order of contestants alternates from round to round, each run has a new lab, and ratios are taken within a round.
+//! Drift of the machine therefore affects all contestants alike.
+//!
+//! The server has the first cores, and its interface's NAPI threads share them. The client and its NAPI thread have the
+//! next. Server CPU is the scheduler's account of the server's processes and of those NAPI threads, so the server pays
+//! for its own kernel work and for nobody else's.
 //!
 //! # Scenarios and kinds
 //!
 //! A kind (`gateway`, `handshake`, `packet-io`, …) is a trait object with a name, its parameters, its metrics
-//! and `measure`. A scenario names a kind, and for each parameter whether it is fixed, swept or part of a
-//! contestant: a file may put any parameter in any of the three places, so a new comparison (by connections,
+//! and `measure`. A scenario names a kind, and says for each parameter whether it is fixed, swept or part of a
+//! contestant. A file may put any parameter in any of the three places, so a new comparison (by connections,
 //! by cores, by a peer) needs no code. Parameters have a form (count, size, choice), so an error in a file is
-//! one line with file, line and key. Files are embedded in the binary and can equally be read from a path.
+//! one line with file, line and key. Files are embedded in the binary, and can also be read from a path.
+//!
 //! Peers are files too: how each is started, its best known configuration, and why that is the best. A kind
-//! may have one of its cases measured before the rounds of a point, if the work of the others depends on what
-//! the machine can currently do: random arrivals are set to keep the C loop busy for a share of the time,
+//! may measure one of its cases before the rounds of a point, if the work of the others depends on what the
+//! machine can currently do. Random arrivals, for example, keep the C loop busy for a given share of the time,
 //! because a fixed rate is idleness on one machine and overload on the next.
 //!
 //! # Raw format and statistics
 //!
-//! All kinds use one raw format. A run is a case and numbers by metric; the scenario's line describes each
-//! metric (unit, which direction is better). Reports, comparison and calculator know metrics and not kinds,
-//! and read only the raw file: titles, claims and published figures are copied into it when it is made.
+//! All kinds use one raw format. A run is a case and numbers by metric. The scenario's line describes each
+//! metric: its unit, and which direction is better. Reports, comparison and calculator know metrics and not
+//! kinds, and read only the raw file. Titles, claims and published figures are copied into it when it is made.
 //!
 //! Intervals are percentile bootstraps of the median, from a seeded generator, so a report is the same file
 //! every time. The leader of a point is named only if the interval of its ratio to each other contestant
-//! excludes 1 and there are enough rounds for such an interval; otherwise those that cannot be told apart are
-//! named together. A published figure is shown beside ours as agreement, weaker, stronger, not shown or
-//! contradicted, never as a pass mark: the hardware differs. A missing peer is a line in the raw file and in
-//! the report, and so is a failed run: the rest is measured, and the exit code is 1.
+//! excludes 1, and there are enough rounds for such an interval. Otherwise, contestants that cannot be
+//! distinguished are named together. A published figure is shown beside ours as agreement, weaker, stronger,
+//! not shown or contradicted, but never as a pass mark, because the hardware differs. A missing peer and a
+//! failed run are lines in the raw file and in the report. The rest is measured, and the exit code is 1.
 //!
 //! # Load and accounts
 //!
-//! The load generator runs closed loops for capacity and an open loop (`rate`) for cost and latency at equal
-//! work, where latency counts from the moment a request was due. The NAPI thread of the server's interface is
-//! accounted separately; the client's receive work has a NAPI thread on the other core. For this a lab turns
-//! TCP segmentation off at the sending end: with it, a veth takes packets past the receiver's NAPI instance,
-//! and the sender's core, inside its send calls, does and pays for the receiving
+//! The load generator runs closed loops for capacity, and an open loop (`rate`) for cost and latency at equal
+//! work, where latency counts from the moment at which a request was due. The NAPI thread of the server's
+//! interface is accounted separately. The client's receive work has a NAPI thread on the other core. For this, a
+//! lab turns TCP segmentation off at the sending end. With it, packets on a veth bypass the receiver's NAPI
+//! instance, and the sender's core does the receiving inside its send calls, and pays for it
 //! (`veth_skb_is_eligible_for_gro`). The load generator's socket buffer exceeds what flow control allows in
-//! flight: a client that falls behind slows the server down and loses nothing.
+//! flight, so a client that falls behind slows the server down and loses nothing.
 
 mod calculate;
 mod client;

@@ -1,4 +1,4 @@
-//! An origin that caches ask: files over HTTP/1.1, fresh for an hour, and a count of what it was asked for.
+//! An origin for caches: serves files over HTTP/1.1, fresh for an hour, and counts the requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! Packet paths, ours and others': what processes packets at an interface, each from a file with its best known configuration
-//! and the reason for it.
+//! Packet paths, ours and others': programs that process packets at an interface, each from a file with its best
+//! known configuration and the reason for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Servers that are measured, each from a file with its best known configuration and why that is the best.
+//! Servers that are measured, each from a file with its best known configuration and the reason for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
-//! Programs in an end of a lab, pinned to cores: started, waited for, told to end, and their reports read.
+//! Programs at one end of a lab, pinned to cores: starts them, waits for them, ends them, and reads their reports.
 //!
-//! A [`Piped`] program is talked with line by line. A [`Logged`] one writes to files, which are read while it runs and at
+//! A [`Piped`] program communicates line by line. A [`Logged`] one writes to files, which are read while it runs and at
 //! its end.
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! Figures that others have published, from `published.toml`.
+//! Figures published by others, from `published.toml`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! The raw file: JSON lines, written as runs end, and everything that reports are made from.
+//! The raw file: JSON lines, written as runs end. Reports are made from it alone.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Medians and the intervals around them.
+//! Medians and their confidence intervals.
 
 /// Resamples of a bootstrap: enough that the ends of an interval do not depend on the seed.
 const RESAMPLES: usize = 10_000;

@@ -1,5 +1,5 @@
-//! The tasks of the client's end: a fixed set of the suite's programs, whose parameters are numbers and enumerated words. No
-//! part of a command line comes from the other end.
+//! The tasks of the client's end: a fixed set of the suite's programs, with numbers and enumerated words as
+//! parameters. No part of a command line comes from the other end.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;

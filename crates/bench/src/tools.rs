@@ -1,4 +1,4 @@
-//! The programs and folders that scenarios work with.
+//! The programs and folders that scenarios use.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

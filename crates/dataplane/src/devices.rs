@@ -1,4 +1,8 @@
 //! On which devices the frames of listen addresses arrive, and which pairs belong to each device.
+//!
+//! The frames of a VLAN arrive on the device below it, so AF_XDP sockets are bound there. A bond's arrive on its
+//! members; sending through a bond is left to the kernel. Bridges, macvlans and tunnels are left to the kernel
+//! entirely.
 
 use std::collections::HashSet;
 use std::fmt;

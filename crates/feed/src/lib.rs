@@ -1,9 +1,11 @@
 //! Feeds: UDP streams for many receivers.
 //!
-//! [`receive`] passes the datagrams of a feed to a program's own code; [`fanout`] sends one feed to thousands
-//! of TCP, TLS and WebSocket subscribers. Datagrams come from the packet I/O of `expressway-netio`, by any of
-//! its backends; [`sequence`] merges the lines of sequenced feeds. [`generate`] makes datagrams on a schedule;
-//! [`probe`] is the header used to measure them.
+//! * [`receive`] passes the datagrams of a feed to a program's own code.
+//! * [`fanout`] sends one feed to thousands of TCP, TLS and WebSocket subscribers.
+//! * [`sequence`] merges the lines of sequenced feeds.
+//! * [`generate`] sends datagrams on a schedule; [`probe`] is the header used to measure them.
+//!
+//! Datagrams come from the packet I/O of `expressway-netio`, through any of its backends.
 
 #[cfg(not(loom))]
 pub mod fanout;

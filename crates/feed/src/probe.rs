@@ -1,4 +1,4 @@
-//! The header that measured datagrams begin with.
+//! The header at the start of measured datagrams.
 //!
 //! ```text
 //!  0               8               16      20      24
@@ -7,11 +7,11 @@
 //! +---------------+---------------+-------+-------+----------------
 //! ```
 //!
-//! All in network byte order. The sequence comes first, so that what reads plain 64-bit sequence numbers reads
-//! these too. The time is when the datagram was due to be sent, not when it was: a latency that is counted from
-//! it includes what the sender was late, so that a sender held up by the receiver hides nothing ("coordinated
-//! omission"). It is of CLOCK_REALTIME, the clock of the kernel's receive stamps: across hosts it means as much as their
-//! clocks agree.
+//! All fields are in network byte order. The sequence comes first, so code that reads plain 64-bit sequence
+//! numbers reads these too. The time is when the datagram was due to be sent, not when it was sent. A
+//! latency counted from it includes the sender's lateness, so a sender held up by the receiver hides nothing
+//! ("coordinated omission"). The time is of CLOCK_REALTIME, the clock of the kernel's receive timestamps.
+//! Across hosts it is as good as their clocks agree.
 
 use rustix::time::{ClockId, clock_gettime};
 

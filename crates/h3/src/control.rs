@@ -1,4 +1,4 @@
-//! What comes on a client's control stream (RFC 9114, sections 6.2.1 and 7.2; RFC 9218, section 7.2).
+//! Parses a client's control stream (RFC 9114, sections 6.2.1 and 7.2; RFC 9218, section 7.2).
 
 use crate::reader::{Event, FrameReader, Plan};
 use crate::settings::{self, Settings};

@@ -1,4 +1,4 @@
-//! What a client did wrong, and what that ends.
+//! Errors of a client, and whether they end a stream or the connection.
 
 /// Error codes.
 pub mod code {

@@ -1,4 +1,4 @@
-//! What comes on a client's QPACK streams when there is no dynamic table (RFC 9204, section 4).
+//! Parses a client's QPACK streams, for an endpoint without a dynamic table (RFC 9204, section 4).
 
 use crate::{Error, code};
 

@@ -1,14 +1,13 @@
 //! HTTP/3 on the bytes of streams (RFC 9114, RFC 9204, RFC 9218). Pure functions and small state machines.
 //!
 //! What it does:
-//! * [`RequestReader`] takes the frames of a request stream apart, [`ControlReader`] those of a client's
-//!   control stream, and [`InstructionReader`] a client's QPACK streams; each says what a client may not do.
+//! * [`RequestReader`] parses the frames of a request stream, [`ControlReader`] those of a client's control
+//!   stream, and [`InstructionReader`] a client's QPACK streams. Each reports what a client must not do.
 //! * [`qpack`] decodes header sections into borrowed fields and encodes response heads.
 //! * [`frame`] and [`settings`] write what a server sends.
 //!
-//! What it does not: no I/O, no streams, no requests, no push, no dynamic table. What comes in parts is kept
-//! up to a bound that is checked against the announced length before a byte is kept. No input makes it
-//! panic.
+//! What it does not: no I/O, no streams, no requests, no push, no dynamic table. Incomplete frames are kept up
+//! to a bound. The announced length is checked against it before a byte is kept. No input makes it panic.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Frames out of a stream's bytes, however they are cut.
+//! Parses frames from a stream's bytes, wherever these are split.
 
 use crate::{Error, varint};
 

@@ -1,4 +1,4 @@
-//! What comes on a request stream (RFC 9114, sections 4.1 and 7.2).
+//! Parses a request stream (RFC 9114, sections 4.1 and 7.2).
 
 use crate::reader::{Event, FrameReader, Plan};
 use crate::{Error, code, frame};

@@ -1,4 +1,4 @@
-//! The addresses of a lab. Every lab has the same ones: their namespaces keep them apart.
+//! The addresses of a lab. All labs have the same ones; their namespaces keep them apart.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

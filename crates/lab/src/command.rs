@@ -1,4 +1,4 @@
-//! Runs the programs that a lab drives, and turns their failure into an error that names the command.
+//! Runs the programs that a lab drives. If one fails, the error names the command.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};

@@ -1,8 +1,8 @@
-//! A lab of two interfaces of the machine that are wired to each other, such as those of an emulated guest or the ports of
-//! a NIC with a cable between them: moved into the namespaces for as long as the lab is up.
+//! A lab of two interfaces of the machine that are wired to each other: those of an emulated guest, or two ports of
+//! a NIC with a cable between them. They are in the namespaces for as long as the lab is up.
 //!
-//! Each end has a permanent neighbour entry for the other, so that no run begins with an ARP request or depends on the other
-//! end being up.
+//! Each end has a permanent neighbour entry for the other, so no run begins with an ARP request or depends on the
+//! other end being up.
 
 use crate::address::Addresses;
 use crate::command::run;

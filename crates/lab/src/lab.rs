@@ -1,4 +1,4 @@
-//! Makes, removes, describes and enters labs.
+//! Creates, removes, describes and enters labs.
 
 use std::ffi::OsStr;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! The processes that run inside a namespace, and their end.
+//! The processes inside a namespace, and how they are ended.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What is counted while the load runs.
+//! Counters of a running load.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

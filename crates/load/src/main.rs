@@ -1,9 +1,9 @@
-//! `expressway-load`: asks one HTTP/3 server for one path over many connections and streams.
+//! `expressway-load`: requests one path from one HTTP/3 server, over many connections and streams.
 //!
-//! It is a peer, not a part of the product: its QUIC is quinn, so that a benchmark never measures our
-//! engine against itself. One thread, so that a benchmark can give it one core. It prints `measuring` when
-//! the warm-up is over, so that whoever started it can read the server's CPU time at that moment, and one
-//! JSON document when it is done.
+//! It is a peer, not a part of the product. Its QUIC is quinn, so a benchmark never measures our engine against
+//! itself. It has one thread, so a benchmark can give it one core. When the warm-up is over, it prints
+//! `measuring`, so that its caller can read the server's CPU time at that moment. When it is done, it prints one
+//! JSON document.
 
 mod client;
 mod count;

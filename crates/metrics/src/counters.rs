@@ -1,4 +1,4 @@
-//! Counters: declared by one macro, counted by one thread or several, read by others.
+//! Counters: declared by one macro, written by one thread or several, read by others.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};

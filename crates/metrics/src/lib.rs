@@ -1,9 +1,9 @@
-//! Counters and the page that shows them. Every layer declares its counters by [`counters!`] and knows nothing of the page;
-//! whoever wires the layers registers a [`Collector`] with a [`Registry`], which asks it at each scrape.
+//! Counters, and the page that shows them. Every layer declares its counters with [`counters!`] and knows nothing of the
+//! page. The code that wires the layers registers a [`Collector`] with a [`Registry`], which calls it at each scrape.
 //!
-//! A thread of its own counts in plain integers and copies them into a [`Published`] now and then; a scrape reads that.
-//! Threads that count together do so in a struct of atomics. Either way readers and writers only touch relaxed atomics:
-//! nobody waits, and a reader sees each counter whole, though not all of one instant.
+//! A thread that counts alone uses plain integers, and copies them into a [`Published`] now and then, which a scrape reads.
+//! Threads that count together share a struct of atomics. Either way, readers and writers only touch relaxed atomics.
+//! Nobody waits. A reader sees each counter whole, but not all counters at the same instant.
 //!
 //! ```
 //! use expressway_metrics::{Registry, Sample, counters};

@@ -1,4 +1,4 @@
-//! Times that several threads measure, by their length.
+//! A histogram of durations that several threads measure.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

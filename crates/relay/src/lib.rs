@@ -4,21 +4,27 @@
 //!  publisher ─▶ PacketIo ─▶ Relay::handle_datagram ─▶ Room ─▶ history: one copy, in order of arrival
 //!      ▲                                               │            │
 //!      └── receiver reports, NACK, PLI ◀───────────────┘            ▼
-//!                                              a cursor for each receiver: poll_transmit copies what is
-//!                                              new into the frames that it leaves in, header rewritten
+//!                                              a cursor for each receiver: poll_transmit copies new packets
+//!                                              into the frames that they leave in, header rewritten
 //!  receivers ◀─ RTP, sender reports, repairs ──────────────────────┘
 //!      └── receiver reports, NACK, PLI ─▶ Room: repairs out of the history, keyframe requests collapsed
 //! ```
 //!
-//! * [`config`]: rooms, who publishes into them, who receives.
-//! * [`rtp`]: a room without I/O: what it keeps of a publisher, what each receiver still needs.
-//! * [`srtp`]: what RTP is sealed and opened with.
+//! * [`config`]: rooms, their publishers and their receivers.
+//! * [`rtp`]: a room without I/O: what it keeps of a publisher, and what each receiver still needs.
+//! * [`srtp`]: opens and seals RTP.
 //! * [`service`]: rooms on a worker of `netio`.
-//! * [`webrtc`]: sessions that publish into rooms and receive from them.
-//! * [`moq`]: sessions of Media over QUIC, in the same rooms.
-//! * [`status`]: what is counted and shown.
+//! * [`webrtc`]: WebRTC sessions that publish into rooms and receive from them.
+//! * [`moq`]: Media over QUIC sessions, in the same rooms.
+//! * [`status`]: counters and status.
 //!
-//! It decodes no media. Joining multicast groups is left to who has the sockets.
+//! It decodes no media. Joining multicast groups is left to whoever has the sockets.
+//!
+//! # Decisions
+//!
+//! A room belongs to one worker. Its receivers are cursors in one history, so a slow one falls behind alone, and repairs come from the
+//! packets that are kept anyway. The relay ends RTCP on both sides: a publisher sees one receiver, however many there are behind it. SRTP
+//! ends here too: packets are opened when they arrive and sealed when they leave, and rooms keep what was opened.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is counted in rooms, and how other threads see it.
+//! Counters of rooms, and how other threads read them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! The [`Arbiter`]: lines in, one stream of messages out.
 //!
 //! ```text
-//!      handed on          missing   kept           missing, known by what followed
+//!      delivered          missing   kept           missing, known by what followed
 //!   ─────────────────────┬────────┬──────────────┬───────┬──────┐
 //!                        ▲ next                                 ▲ highest
 //!                        └── at most `window` messages ─────────┘  (a hole alone may be longer)
 //! ```
 //!
-//! The first copy of a message wins, whichever line it came by. One that is expected next is handed on where it
-//! lies; one that comes too early is copied aside until what is in front of it has come, or is given up. A hole
-//! is given up when it is older than `hold`, or when the window is full, and is then announced as a gap. What
-//! comes of it later is handed on as late.
+//! The first copy of a message wins, whichever line it came by. The message expected next is delivered where it
+//! is. An early message is copied aside until the messages in front of it have arrived or are given up. A hole
+//! is given up when it is older than `hold`, or when the window is full, and is then reported as a gap. Messages
+//! of it that arrive later are delivered as late.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Cases of the arbiter by name; `tests/model.rs` has the random ones.
+//! Named cases of the arbiter; `tests/model.rs` has the random ones.
 
 use super::*;
 use crate::mold::{Builder, end_of_session};

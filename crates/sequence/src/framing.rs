@@ -1,4 +1,4 @@
-//! What the numbers of a feed look like on the wire.
+//! The formats of a feed's sequence numbers on the wire.
 
 use crate::mold::{Downstream, Kind, Messages, Session};
 use crate::seq64;

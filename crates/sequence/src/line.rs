@@ -1,4 +1,4 @@
-//! One line of a feed: a copy of the stream that comes by its own way.
+//! One line of a feed: a copy of the stream that arrives over its own path.
 
 use std::time::{Duration, Instant};
 

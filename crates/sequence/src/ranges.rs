@@ -1,4 +1,4 @@
-//! Sorted ranges of numbers, a bounded count of them, each with something known of it.
+//! Sorted ranges of numbers, bounded in count, each with a value.
 
 use std::collections::VecDeque;
 

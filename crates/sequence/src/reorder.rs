@@ -1,4 +1,4 @@
-//! Messages that came while one in front of them is missing: a bounded buffer by number.
+//! Messages that arrived while an earlier one is missing: a bounded buffer by number.
 
 use crate::line::Line;
 

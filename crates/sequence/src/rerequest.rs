@@ -1,8 +1,8 @@
-//! The [`Rerequester`]: asks a MoldUDP64 re-request server for what an [`Arbiter`] waits for.
+//! The [`Rerequester`]: asks a MoldUDP64 re-request server for the messages that an [`Arbiter`] waits for.
 //!
-//! A hole is asked for once it is older than `delay`, in which another line may bring it. A server answers with one
-//! packet, of as many messages as fit: what is left is asked for at once, and what is not answered within `timeout`
-//! again, `retries` times. After that the hole is left to its hold time. Replies are handed to the arbiter as
+//! A hole is requested once it is older than `delay`, because until then another line may fill it. A server answers
+//! with one packet of as many messages as fit. The rest is requested at once. A request that is not answered within
+//! `timeout` is repeated, `retries` times. After that the hole is left to its hold time. Replies go to the arbiter as
 //! [`crate::Line::Reply`], and to [`Rerequester::handle_reply`].
 
 use std::time::{Duration, Instant};

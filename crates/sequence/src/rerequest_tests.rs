@@ -1,4 +1,4 @@
-//! The re-request client against an arbiter with holes, on a clock of its own.
+//! Tests of the re-request client against an arbiter with holes, on a simulated clock.
 
 use super::*;
 use crate::arbiter::ArbiterConfig;

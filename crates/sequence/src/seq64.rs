@@ -1,7 +1,7 @@
 //! Plain 64-bit sequence headers: a datagram is one message, whose first eight bytes are its number, big endian.
 //!
-//! The header belongs to the message, which is handed on whole. There are no sessions and no heartbeats, so that
-//! loss at the end of a stream shows with the next datagram only.
+//! The header is a part of the message, which is delivered whole. There are no sessions and no heartbeats, so loss
+//! at the end of a stream only shows with the next datagram.
 
 /// Bytes of the number.
 pub const HEADER_LEN: usize = 8;

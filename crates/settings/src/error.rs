@@ -1,4 +1,4 @@
-//! Configuration errors: file, line, key, what is wrong, what to do; on one line.
+//! Configuration errors, on one line: file, line, key, the problem, and the remedy.
 
 use std::fmt;
 use std::ops::Range;

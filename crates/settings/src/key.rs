@@ -1,4 +1,4 @@
-//! Keys in files of their own, which nobody but their owner may read.
+//! Keys in files of their own, which only their owner may read.
 
 use std::fmt;
 use std::path::Path;

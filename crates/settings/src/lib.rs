@@ -1,5 +1,5 @@
-//! What commands are set up by: strict TOML whose errors name file, line and key, and suggest the nearest known key; sizes
-//! and spans of time with units; files with keys. Of keys of files it knows only those of `[admin]`, which all commands have alike.
+//! Settings of commands: strict TOML whose errors name file, line and key and suggest the nearest known key; sizes
+//! and durations with units; files with keys. The only section known here is `[admin]`, which all commands share.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Files with secrets: opened without waiting, bounded, and refused if others have rights to them.
+//! Files with secrets. They are opened without blocking, bounded in size, and refused if others have rights to them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};

@@ -1,4 +1,4 @@
-//! Certificates of clients: whether they are asked for, and which authorities are trusted.
+//! Client certificates: whether they are requested, and which authorities are trusted.
 
 use std::path::Path;
 

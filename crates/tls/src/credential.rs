@@ -1,6 +1,6 @@
-//! Certificate chain and key as BoringSSL takes several of at once: of those that a connection is given, the library uses
-//! the first that suits the client's signature algorithms, and in TLS 1.2 its ciphers. The `boring` crate does not cover
-//! these calls for certificates, nor the lifetime of sessions.
+//! A certificate chain with its key, in the form of which BoringSSL takes several per connection. The library uses
+//! the first that suits the client's signature algorithms, and in TLS 1.2 its ciphers. The `boring` crate covers
+//! neither these calls nor the lifetime of sessions.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! Encrypted Client Hello (RFC 9849): keys in PEM files as RFC 9934 describes them, which OpenSSL, nginx and curl use too.
+//! Encrypted Client Hello (RFC 9849). Keys are in PEM files as RFC 9934 describes them, which OpenSSL, nginx and
+//! curl use too.
 //!
-//! A folder has one file a key. Clients that come with a configuration of any of them are understood; those whose
-//! configuration is unknown are told that of the file whose name sorts last. So a key is rotated by adding a file with a
-//! later name, publishing its configuration in DNS, and removing the old file when the old record has expired.
+//! A folder has one file per key. A client may use the configuration of any of them. A client with an unknown
+//! configuration is told the one from the file whose name sorts last. To rotate a key, add a file with a later name,
+//! publish its configuration in DNS, and remove the old file when the old record has expired.
 
 use std::path::Path;
 

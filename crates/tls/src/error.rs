@@ -1,4 +1,4 @@
-//! What is wrong with a file.
+//! Errors in files.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! The identity of a TLS server: its certificates and private key, read and checked against each other.
 //!
-//! Who serves decides on versions, ciphers and protocols, and has [`Identity::install`] put the identity into its
-//! context. A certificate that is not in force is no error but a warning in the log: clients refuse it, and whoever
-//! runs the server wants it up all the same.
+//! The caller chooses versions, ciphers and protocols, and [`Identity::install`] puts the identity into its context.
+//! A certificate that is expired or not yet valid is only a warning in the log: clients refuse it, but the operator
+//! still wants the server to run.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
-//! Identities that come and go without a reload: those that ACME has obtained, and those with which its TLS-ALPN-01
-//! challenges are answered (RFC 8737).
+//! Identities that come and go without a reload: certificates from ACME, and those that answer its TLS-ALPN-01
+//! challenges (RFC 8737).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,21 +1,22 @@
 //! TLS of an edge with many names, shared by QUIC and TCP.
 //!
 //! * [`Identity`]: a certificate chain with its key, read and checked; its OCSP response.
-//! * [`Certificates`]: identities by the names in them; a lookup costs one or two hashes, however many there are.
-//! * [`TicketKeys`]: keys of session tickets, rotated, or read from a file that several nodes share.
-//! * [`ClientAuth`]: certificates of clients. [`EchKeys`]: Encrypted Client Hello.
-//! * [`Tls`]: all of that together; makes the contexts of both transports.
+//! * [`Certificates`]: identities by name; a lookup costs one or two hashes, however many there are.
+//! * [`TicketKeys`]: keys of session tickets, rotated here, or read from a file that several nodes share.
+//! * [`ClientAuth`]: client certificates. [`EchKeys`]: Encrypted Client Hello.
+//! * [`Tls`]: all of these together; makes the contexts of both transports.
 //!
-//! A reload makes a new [`Tls`] and only what is [`Lasting`] goes over to it: ticket keys, and what ACME has obtained.
-//! Connections that are open keep the context that they were made with.
+//! A reload makes a new [`Tls`]. Only what is [`Lasting`] is carried over: ticket keys, and certificates from ACME. Open
+//! connections keep the context that they were created with.
 //!
 //! # Decisions
 //!
-//! BoringSSL's callback for the Client Hello adds the identities of the name to the connection as credentials, and BoringSSL takes
-//! the first that suits the client. No context is exchanged for another in the middle of a handshake, so what the engine has set
-//! on its own (transport parameters, 0-RTT, ALPN) holds for all names. Tickets name their key, and are bound to what clients were
-//! asked for, so that no session gets past a certificate that is required now. 0-RTT is QUIC's only; requests that are not safe to
-//! replay are held until the handshake is complete (RFC 8470).
+//! The Client Hello callback adds the identities of the requested name to the connection as credentials. BoringSSL uses the first
+//! one that suits the client. The context is never exchanged during a handshake, so the engine's own settings (transport
+//! parameters, 0-RTT, ALPN) hold for all names.
+//!
+//! A ticket names its key, and is bound to what clients were asked for: how strictly a certificate is required, and from which
+//! authorities. So no resumed session evades a certificate that is required now. Only QUIC has 0-RTT; requests that are not safe to replay are held until the handshake is complete (RFC 8470).
 
 mod certificates;
 mod client_auth;

@@ -1,4 +1,4 @@
-//! All of a server's TLS, and contexts made of it.
+//! All TLS settings of a server, and the contexts made from them.
 
 use std::sync::Arc;
 

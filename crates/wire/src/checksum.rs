@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071): whole, over a pseudo-header only, and incremental (RFC 1624).
 //!
-//! [`Sum`] is an unfinished one's complement sum in host order. [`sum`] is the loop that runs over every
-//! payload byte; the rest is a handful of additions.
+//! [`Sum`] is an unfinished one's complement sum in host order. [`sum`] is the loop over every payload byte.
+//! Everything else is a handful of additions.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

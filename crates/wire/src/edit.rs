@@ -1,8 +1,8 @@
-//! Edits of a datagram in place, with every checksum that covers the edit kept right (RFC 1624).
+//! Edits a datagram in place, and updates every checksum that covers the edit (RFC 1624).
 //!
-//! A forwarder lowers the TTL or rewrites an address without touching the payload. The UDP checksum has to
-//! be a finished one: a pseudo-header sum that waits for the device ([`UdpLayout::is_checksum_partial`])
-//! is not complemented and would be adjusted the wrong way, so such frames are refused where it matters.
+//! A forwarder lowers the TTL or rewrites an address without touching the payload. The UDP checksum must be
+//! finished. A pseudo-header sum that waits for the device ([`UdpLayout::is_checksum_partial`]) is not
+//! complemented, and would be adjusted the wrong way, so such frames are refused where it matters.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Why bytes were refused ([`ParseError`]) and why a packet could not be built ([`BuildError`]).
+//! Why bytes were rejected ([`ParseError`]), and why a packet could not be built ([`BuildError`]).
 
 use core::fmt;
 

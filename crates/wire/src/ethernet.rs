@@ -1,7 +1,7 @@
 //! Ethernet II frames with up to two VLAN tags (IEEE 802.3, 802.1Q, 802.1ad).
 //!
-//! [`EthernetFrame`] and [`VlanHeader`] are the views of one header each; [`EthernetRepr`] is the link layer
-//! as a whole, from the addresses to the EtherType behind the last tag.
+//! [`EthernetFrame`] and [`VlanHeader`] are views of one header each. [`EthernetRepr`] is the whole link layer,
+//! from the addresses to the EtherType behind the last tag.
 
 use crate::protocol::{TPID_8021AD, TPID_8021Q};
 use crate::{BuildError, Layer, MacAddr, ParseError};

@@ -1,7 +1,7 @@
 //! IPv4 headers (RFC 791) with options; DSCP and ECN (RFC 2474, RFC 3168).
 //!
-//! [`Ipv4Packet`] is the checked view, [`Ipv4Repr`] a header without options as it is built. Reassembly is
-//! the kernel's: fragments are recognised and left to others.
+//! [`Ipv4Packet`] is the checked view, [`Ipv4Repr`] builds a header without options. Fragments are recognised,
+//! but not reassembled: that is left to the kernel.
 
 use core::net::Ipv4Addr;
 

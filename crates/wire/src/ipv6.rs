@@ -1,6 +1,6 @@
 //! IPv6 fixed headers (RFC 8200, section 3), traffic class and flow label (RFC 6437).
 //!
-//! [`Ipv6Packet`] is the checked view, [`Ipv6Repr`] a header as it is built. Extension headers are in
+//! [`Ipv6Packet`] is the checked view, [`Ipv6Repr`] builds a header. Extension headers are in
 //! [`crate::ipv6_ext`]; [`Ipv6Packet::upper_layer`] walks them to the transport.
 
 use core::net::Ipv6Addr;

@@ -1,8 +1,8 @@
 //! IPv6 extension headers (RFC 8200, section 4): hop-by-hop, routing, destination options, fragment.
 //!
-//! [`Extensions`] yields them one by one; [`Extensions::upper_layer`] walks them as a receiving host must:
-//! it refuses what changes the meaning of the packet (fragments, routes with segments left, options that
-//! ask for discard) so that such packets reach the kernel's stack instead of being misread.
+//! [`Extensions`] yields them one by one. [`Extensions::upper_layer`] walks them as a receiving host must. It
+//! refuses headers that change the meaning of the packet: fragments, routes with segments left, options that
+//! ask for discard. Such packets therefore reach the kernel's stack instead of being misread.
 
 use crate::ethernet::require;
 use crate::protocol::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};

@@ -3,11 +3,11 @@
 //! What it does:
 //! * [`parse_udp`] finds the UDP datagram in an Ethernet frame (up to two VLAN tags, IPv4 with options,
 //!   IPv6 with extension headers) and returns a plain [`UdpLayout`] of offsets, addresses and marks.
-//! * [`UdpHeaders`] and its compiled form [`UdpTemplate`] write headers in front of a payload that already
-//!   lies in its place, so that packets are sealed where they leave from.
-//! * One module a protocol has a checked view over bytes (`…Packet`, `…Frame`) and, where it is built, a
-//!   plain representation (`…Repr`) with `parse` and `emit`.
-//! * [`siphash`] is a keyed hash, for what a server and a filter in front of it both recognise.
+//! * [`UdpHeaders`] and its compiled form [`UdpTemplate`] write headers in front of a payload that is already
+//!   in place, so packets are sealed where they leave from.
+//! * Each protocol has a module with a checked view over bytes (`…Packet`, `…Frame`). Protocols that are also
+//!   built have a plain representation (`…Repr`) with `parse` and `emit`.
+//! * [`siphash`] is a keyed hash, for values that both a server and the filter in front of it recognise.
 //! * [`checksum`] has the Internet checksum: whole, pseudo-header only, and incremental.
 //!
 //! What it does not: no I/O, no clock, no reassembly, no ICMP, no ARP or neighbour discovery. It never allocates

@@ -1,5 +1,5 @@
-//! SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein: SipHash: a fast short-input PRF, 2012): a keyed hash of 64 bits that XDP
-//! programs compute as well (`bpf/include/siphash.h`).
+//! SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein: SipHash: a fast short-input PRF, 2012): a keyed 64-bit hash that
+//! XDP programs compute too (`bpf/include/siphash.h`).
 
 /// A key of 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,9 @@
-//! Headers of a UDP flow, written in front of a payload that already lies in its place.
+//! Headers of a UDP flow, written in front of a payload that is already in place.
 //!
-//! [`UdpHeaders`] says what the headers shall be. [`UdpTemplate`] is its compiled form: the bytes that do not
-//! change from packet to packet and their sums, so that a packet costs one copy, the lengths, and the
-//! checksum over the payload. A template is of one address family from the start; where the payload goes
-//! follows from [`UdpTemplate::header_len`] of that very template and is cached nowhere else.
+//! [`UdpHeaders`] describes the headers. [`UdpTemplate`] is its compiled form: the bytes that do not change from
+//! packet to packet, and their sums. A packet then costs one copy, the lengths, and the checksum over the
+//! payload. A template has one address family. The place of the payload follows from
+//! [`UdpTemplate::header_len`] of the same template, and is stored nowhere else.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -1,6 +1,6 @@
 //! UDP headers (RFC 768).
 //!
-//! [`UdpPacket`] is the checked view, [`UdpRepr`] a header as it is built.
+//! [`UdpPacket`] is the checked view, [`UdpRepr`] builds a header.
 
 use core::net::IpAddr;
 

@@ -1,8 +1,9 @@
 //! Attaching the program to an interface by a bpf_link, and what may prevent it.
 //!
 //! A link belongs to a file descriptor: when the last one is closed, by drop or because the process ends for
-//! any reason, the kernel detaches the program. Nothing is pinned unless [`Keep::Pinned`] asks for it. Beside other programs ours is a component of
-//! a dispatcher instead, which is pinned: see [`crate::dispatcher`].
+//! any reason, the kernel detaches the program. Nothing is pinned unless [`Keep::Pinned`] asks for it. A link of our own
+//! excludes every other program from the interface. Where a libxdp dispatcher exists or is requested, the program becomes
+//! one of its components instead, which is pinned: see [`crate::dispatcher`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

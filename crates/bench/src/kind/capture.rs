@@ -1,8 +1,9 @@
-//! What a capture costs the server that it watches and the machine, and what it loses: `expressway dump` beside tcpdump and xdpdump.
+//! What a capture costs the server that it watches, what it costs the machine, and what it loses: `expressway dump`
+//! beside tcpdump and xdpdump.
 //!
-//! The hooks run where packets pass, so what they cost is in the CPU of the server and of its NAPI thread; what the reader
-//! costs is that of its process, which runs on the load generator's core. Files go to `/dev/null`: no disk is measured.
-//! xdpdump has no filter, no buffer to be sized, and sees what is received only.
+//! The hooks run where packets pass, so their cost is in the CPU of the server and of its NAPI thread. The reader's
+//! cost is that of its process, which runs on the load generator's core. Files go to `/dev/null`, so no disk is
+//! measured. xdpdump has no filter and no configurable buffer, and only sees received packets.
 
 use std::collections::BTreeMap;
 use std::process::Command;

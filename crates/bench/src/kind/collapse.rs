@@ -1,4 +1,4 @@
-//! Clients that ask at once for what a cache does not have yet: how often its origin is asked, and what a client costs.
+//! Clients that request the same uncached object at once: how often the origin is asked, and what a client costs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

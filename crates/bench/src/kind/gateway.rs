@@ -1,4 +1,4 @@
-//! HTTP servers under requests: what a gigabit and a request cost, how many there can be, and how long they take.
+//! HTTP servers under load: CPU per gigabit and per request, capacity, and latency.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! CPU of a new connection: handshake, one small request, close.
+//! CPU per new connection: handshake, one small request, close.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Memory of established connections that do nothing.
+//! Memory of idle connections.
 
 use std::collections::BTreeMap;
 

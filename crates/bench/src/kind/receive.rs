@@ -1,5 +1,5 @@
-//! UDP receive by `expressway recv` at an offered rate: latency from a datagram's due time to the callback, loss, and CPU per
-//! datagram.
+//! UDP receive by `expressway recv` at a given rate: latency from a datagram's due time to the callback, loss, and
+//! CPU per datagram.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Round-trip time and CPU of an echo by wait strategy.
+//! Round-trip time and CPU of an echo, by wait strategy.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! The messages between the two ends.
 //!
-//! The near end says hello, the far end answers; both hellos have `protocol` and `version` in every version there will be.
-//! Then the near end asks, one thing at a time, and the far end answers it; lines that a program prints come unasked.
+//! The near end says hello, and the far end answers. Both hellos have `protocol` and `version` in every version that there
+//! will be. Then the near end sends requests, one at a time, and the far end answers each. Lines that a program prints are
+//! sent without a request.
 
 use serde::{Deserialize, Serialize};
 

@@ -8,20 +8,22 @@
 //!        └──────── the interfaces that are measured ──────────┘
 //! ```
 //!
-//! Only what the user of a host has allowed is changed on its interface. The far end's programs end with the
-//! control connection.
+//! On a host's interface, only what its user has allowed is changed. The far end's programs end with the control
+//! connection.
 //!
-//! A control connection that starts programs must not be one that runs commands: a task is a word of a fixed
-//! set with bounded numbers, from which the far end builds the arguments itself, and its traffic may only go
-//! to the network of the far end's own interface. The connection is TLS 1.2 with ECDHE-PSK of a token file.
+//! A control connection that starts programs must not be able to run commands. A task is therefore a word from
+//! a fixed set with bounded numbers, from which the far end builds the arguments itself. Its traffic may only go
+//! to the network of the far end's own interface. The connection is TLS 1.2 with ECDHE-PSK from a token file.
 //! Both ends must have the same version, because the lines that programs print are the results. Programs are
-//! children that the kernel kills when the far end exits, so no message is needed to stop them; keep-alive
-//! detects a host that vanished. A real NIC's receive work runs in interrupts, on top of whatever process is
-//! there, and appears in nobody's scheduler account: CPU is therefore the non-idle time of all cores of the
-//! serving host. If XDP takes every packet, including the near end's ARP answers, load is sent to its
-//! hardware address, and the control connection and stacked interfaces must be elsewhere. Packet filters
-//! would be the host's own rules, so a full socket represents them. Clocks of two hosts differ by more than
-//! what is measured, so times are those of requests and their answers, at one end.
+//! children that the kernel kills when the far end exits, so no message is needed to stop them. Keep-alive
+//! detects a host that has vanished.
+//!
+//! A real NIC's receive work runs in interrupts, on top of whatever process is there, and appears in no
+//! scheduler account. CPU is therefore the non-idle time of all cores of the serving host. If XDP takes every
+//! packet, including the near end's ARP answers, load is sent to its hardware address, and the control
+//! connection and stacked interfaces must be elsewhere. Packet filters would be the host's own rules, so a full
+//! socket stands in for them. The clocks of two hosts differ by more than what is measured, so times are those
+//! between requests and their answers, at one end.
 
 mod channel;
 mod end;

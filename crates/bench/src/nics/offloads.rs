@@ -1,4 +1,4 @@
-//! Changed offloads, restored after the run, or by the next start if this one was killed.
+//! Offloads that a run changes. They are restored after the run, or by the next start if this one was killed.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! The secret that both ends share, and TLS with it.
+//! The secret that both ends share, and the TLS connection that it authenticates.
 //!
-//! TLS 1.2 with ECDHE-PSK (RFC 5489) and ChaCha20-Poly1305 (RFC 7905): no certificates, forward secrecy, and an end that does
-//! not have the token gets no further than the handshake.
+//! TLS 1.2 with ECDHE-PSK (RFC 5489) and ChaCha20-Poly1305 (RFC 7905): no certificates, and forward secrecy. An end without
+//! the token gets no further than the handshake.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Has `perf record` begin, and learns that it has: words to its standard input, answers from its standard output.
+//! Starts recording in `perf record`, and learns that it has started: commands go to its standard input, answers
+//! come from its standard output.
 
 use std::io::{Read, Write};
 use std::process::Child;

@@ -1,5 +1,5 @@
-//! Stacks of `perf script`, folded and drawn as a flame graph: a frame is as wide as the samples that it was in, what it
-//! called stands on top of it.
+//! Folds the stacks of `perf script`, and draws them as a flame graph: a frame is as wide as the samples that
+//! contain it, and its callees stand on top of it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

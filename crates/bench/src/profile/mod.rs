@@ -1,5 +1,5 @@
-//! Where the time goes: stacks of the measured side, sampled by `perf` during a run, as a flame graph. Sampled by the clock,
-//! since virtual machines often have no hardware counters.
+//! Where CPU time goes: `perf` samples the stacks of the measured side during a run, for a flame graph. Sampling is
+//! by the clock, because virtual machines often have no hardware counters.
 
 mod control;
 mod flame;

@@ -1,5 +1,5 @@
-//! What the runs of a scenario come to: medians, ratios within rounds, who leads, and how it compares with what was
-//! published.
+//! What the runs of a scenario show: medians, ratios within rounds, leaders, and the comparison with published
+//! figures.
 
 use std::collections::BTreeMap;
 

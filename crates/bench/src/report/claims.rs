@@ -1,4 +1,5 @@
-//! The claims of the article on a QUIC gateway, each with all comparisons that bear on it, from every scenario and bed.
+//! The claims of the article on a QUIC gateway, each with all comparisons that relate to it, from every scenario and
+//! bed.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! A raw run for tests: one scenario of three contestants, with values for each round.
+//! A raw run for tests: one scenario with three contestants, and values for each round.
 
 use std::collections::BTreeMap;
 

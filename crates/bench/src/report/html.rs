@@ -1,4 +1,4 @@
-//! The report as one page that needs nothing else: style and plots are in it, and it has no script.
+//! The report as one self-contained page: style and plots are in it, and it has no script.
 
 use std::fmt::Write as _;
 

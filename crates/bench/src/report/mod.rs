@@ -1,4 +1,4 @@
-//! Reports, made from raw files alone: what is not in there is not drawn.
+//! Reports. They are made from raw files alone, and show nothing that is not in there.
 
 mod analysis;
 mod claims;

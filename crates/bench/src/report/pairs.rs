@@ -1,4 +1,4 @@
-//! Contestants beside one of them, point by point.
+//! Contestants compared with one of them, point by point.
 
 use std::collections::BTreeMap;
 

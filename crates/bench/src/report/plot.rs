@@ -1,5 +1,5 @@
 //! Plots as SVG: bars with intervals for a point, curves over a parameter. Colours are classes of the page's style, so
-//! that they follow the reader's dark or light scheme.
+//! they follow the reader's dark or light scheme.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Scenarios: files that say what is compared, on which bed, and what was published about it. Measuring is up to the
-//! [kind](crate::kind).
+//! Scenarios: files that say what is compared, on which bed, and what was published about it. The
+//! [kind](crate::kind) does the measuring.
 
 mod catalog;
 mod file;

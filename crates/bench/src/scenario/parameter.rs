@@ -1,4 +1,4 @@
-//! Parameters of a kind: what a scenario may fix, sweep, or make its contestants of.
+//! Parameters of a kind, each of which a scenario may fix, sweep, or give to contestants.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,12 +1,12 @@
 //! Admission: a thread that accepts connections, checks them, performs handshakes, and hands subscribers to
 //! shards.
 //!
-//! Handshakes cost far more than a send; here they delay nobody, and the thread gives way to sending
+//! Handshakes cost far more than a send. Here they delay nobody, and the thread gives way to sending
 //! threads. Everything is bounded: connections by the limits on subscribers and handshakes, each handshake
 //! in bytes and in time, and a wake-up by what has become ready ([`PendingSet`]).
 //!
-//! Beyond the limit of handshakes the oldest is ended if it has had enough time for any honest peer;
-//! otherwise the new one is refused. So silent connections cannot lock others out for longer than that, and
+//! Beyond the limit of handshakes, the oldest is ended if it has had enough time for any honest peer.
+//! Otherwise the new one is refused. So silent connections cannot lock others out for longer than that, and
 //! in a crowd the first are not displaced by later ones.
 
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! The acceptor on loopback, driven by hand.
+//! Tests of the acceptor on loopback, driven by hand.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -6,9 +6,9 @@
 //!   frames = 3 ────────────────────────────┘ (published: Release by the producer, Acquire by readers)
 //! ```
 //!
-//! The producer alone appends, behind everything published; readers look only at what is published. So no byte
-//! is ever read and written at once, and a slice that a reader holds stays as it is for as long as it holds the
-//! block. A frame lies in one block whole.
+//! Only the producer appends, behind everything published, and readers only look at what is published. So no byte
+//! is ever read and written at the same time, and a slice that a reader holds does not change while it holds the
+//! block. A frame lies completely in one block.
 #![allow(unsafe_code)] // The free part is written while the published part is read.
 
 use std::cell::UnsafeCell;

@@ -1,4 +1,4 @@
-//! How datagrams stand in a subscriber's stream, and how a gap is announced there.
+//! How datagrams are framed in a subscriber's stream, and how a gap is announced there.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of a subscriber's first words, one connection at a time. Not for programs.
+//! Entry points for fuzz targets: the handshake of a subscriber, one connection at a time. Not for programs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

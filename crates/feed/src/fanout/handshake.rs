@@ -1,5 +1,5 @@
-//! A connection that is becoming a subscriber: TLS, then the WebSocket request or the line that selects the
-//! start. Never blocks, and holds a bounded part of what the peer sends.
+//! A connection on its way to becoming a subscriber: TLS, then the WebSocket request or the line that selects the
+//! start. It never blocks, and buffers a bounded amount of what the peer sends.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

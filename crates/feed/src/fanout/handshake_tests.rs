@@ -1,4 +1,4 @@
-//! Handshakes over a pair of sockets, as slow, long and cut up as a peer may make them.
+//! Tests of handshakes over a pair of sockets: slow, long, and split at any byte.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! What a fan-out is to do, and its limits.
+//! Options and limits of a fan-out.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

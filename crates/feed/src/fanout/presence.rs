@@ -1,4 +1,4 @@
-//! Who is present: subscribers and handshakes together, against the limits, in all and by where they come from.
+//! Counts subscribers and handshakes together against the limits, in total and by source.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

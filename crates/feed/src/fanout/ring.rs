@@ -9,9 +9,9 @@
 //!
 //! A [`Cursor`] is a block's number and an offset in it. It holds nothing: the oldest block is released when
 //! the ring exceeds its limit, even if a subscriber still needs it. A shard holds the blocks known to its
-//! view by `Arc` until it refreshes, so that the data it is sending stays; for a shard that is not scheduled
-//! this is at most one more ring in memory. The list of blocks is behind a mutex, taken once per block;
-//! whether there is anything new is an atomic.
+//! view by `Arc` until it refreshes, so the data that it is sending stays. For a shard that is not
+//! scheduled, this is at most one more ring in memory. The list of blocks is behind a mutex, which is taken
+//! once per block. Whether there is anything new is an atomic.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

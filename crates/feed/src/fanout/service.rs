@@ -1,4 +1,4 @@
-//! The whole: listeners bound, threads started, statistics, the end.
+//! The whole fan-out: binds listeners, starts threads, reports statistics, shuts down.
 
 use std::io;
 use std::net::SocketAddr;

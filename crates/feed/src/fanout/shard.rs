@@ -9,9 +9,9 @@
 //! with events. Input of a subscriber is read a few KiB at a time, and new subscribers are admitted a few at
 //! a time, so that none of them delays the others.
 //!
-//! Between the sends of a turn the first shard checks the feed. New data makes all subscribers due again,
-//! from the current position: those whose turn is yet to come get it in the same send, and the others wait
-//! for at most one turn of the [`Wheel`], however busy the feed is.
+//! Between the sends of a turn, the first shard checks the feed. New data makes all subscribers due again,
+//! from the current position. Those whose turn is yet to come get it in the same send. The others wait for
+//! at most one turn of the [`Wheel`], however busy the feed is.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;

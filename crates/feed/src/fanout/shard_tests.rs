@@ -1,4 +1,4 @@
-//! A shard whose subscribers are pairs of sockets, turned by hand.
+//! Tests of a shard whose subscribers are pairs of sockets, driven by hand.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! The feed's end: datagrams from packet I/O into the rings.
+//! The feed's side: moves datagrams from packet I/O into the rings.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,7 +1,7 @@
-//! What is counted, for the whole and for each subscriber.
+//! Counters of the whole fan-out and of each subscriber.
 //!
-//! Threads count in atomics that others read; nothing is locked but the list of subscribers, when one comes or
-//! goes or statistics are asked for. A subscriber's round-trip time is asked of the kernel then.
+//! Threads count in atomics that others read. Only the list of subscribers is locked, when one comes or goes, or
+//! when statistics are requested. The kernel is then asked for each subscriber's round-trip time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! One subscriber: a connection and a cursor, and what is to be done when it falls behind.
+//! One subscriber: a connection and a cursor, and what happens when it falls behind.
 //!
 //! ```text
 //!   ahead (handshake's answer, snapshot, rest of a cut frame, gap marker, pong) ─▶ socket
 //!   then the ring's bytes from `cursor` on                                      ─▶ socket
 //! ```
 //!
-//! `ahead` is bounded: it is filled only when it is empty, by one of those.
+//! `ahead` is bounded: it is only filled when it is empty, with one of these.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,4 @@
-//! What the kernel says of a connection and is told of a thread, as far as `rustix` has no safe form of it. Nothing is
-//! decided here.
+//! System calls about connections and threads for which `rustix` has no safe form. Nothing is decided here.
 #![allow(unsafe_code)] // Options, a request and system calls that rustix does not know.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! A subscriber's connection: bytes out and in, in clear or by TLS. Never blocks.
+//! A subscriber's connection: bytes out and in, in the clear or over TLS. It never blocks.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@
 //!        at ──▶ ┌ due ┬ due ┬ … ┐ not due: they have everything
 //! ```
 //!
-//! New data makes all of them due, starting at the current position and not at a fixed first one: a
+//! New data makes all of them due, starting at the current position and not at a fixed first one. So a
 //! subscriber that has just been served waits for one turn of the wheel, and none is always last. The wheel
 //! knows keys, not subscribers. Each step costs the same with one subscriber as with a million, including
 //! additions and removals: the circle is a doubly linked list.

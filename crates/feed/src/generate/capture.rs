@@ -1,5 +1,5 @@
-//! UDP payloads and times of a capture file, pcap or pcapng. Whatever a file says, memory is bounded, and what is left
-//! out is counted with its reason.
+//! UDP payloads and times from a capture file, pcap or pcapng. Memory is bounded, whatever the file contains.
+//! Packets that are left out are counted by reason.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Round trips: datagrams that come back.
+//! Round trips, measured from datagrams that come back.
 
 use hdrhistogram::Histogram;
 

@@ -1,4 +1,4 @@
-//! The flows that datagrams are spread over.
+//! The flows over which datagrams are spread.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -6,18 +6,18 @@
 //!                                                     └ echoes: round trips, from the intended time
 //! ```
 //!
-//! *Open loop*: a datagram's time follows from the plan alone, never from how the previous one fared. One
-//! that is late is sent all the same, and carries the time when it was due ([`crate::probe`]): a receiver
+//! *Open loop*: a datagram's time follows from the plan alone, never from what became of the previous one. A
+//! late datagram is sent all the same, and carries the time at which it was due ([`crate::probe`]). A receiver
 //! that measures from that time includes the sender's delay, so an overloaded path cannot hide its worst
-//! moments by slowing the generator down. How late each datagram was is in [`Outcome::lateness`].
+//! moments by slowing the generator down. [`Outcome::lateness`] has the lateness of all datagrams.
 //!
-//! Nothing here grows with the length of a run: a batch of datagrams, one payload, histograms of fixed size,
-//! a capture read block by block.
+//! Memory does not grow with the length of a run: there is a batch of datagrams, one payload, and histograms of
+//! fixed size, and a capture is read block by block.
 //!
-//! What falls due while a batch is being sent makes the next batch, so batches grow with the load and nothing
-//! needs tuning. The wall clock in the datagrams is compared a hundred times a second with the monotonic
-//! clock of the schedule, both read within a microsecond. Lateness is half of the report: a load that was not
-//! offered makes every other figure worthless.
+//! Datagrams that fall due while a batch is being sent are the next batch. So batches grow with the load, and
+//! nothing needs tuning. The wall clock in the datagrams is compared a hundred times a second with the monotonic
+//! clock of the schedule, both read within a microsecond. Lateness is half of the report, because a load that
+//! was not offered makes every other figure worthless.
 
 mod capture;
 mod echo;

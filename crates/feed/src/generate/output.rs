@@ -1,4 +1,4 @@
-//! Where datagrams leave.
+//! Outputs: how datagrams are sent.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What payloads hold behind the probe header.
+//! The content of payloads after the probe header.
 
 use std::fmt;
 use std::str::FromStr;

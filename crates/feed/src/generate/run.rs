@@ -1,4 +1,4 @@
-//! Sends a plan by an output, and keeps account of how late everything was.
+//! Sends a plan through an output, and records how late each datagram was.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! How long payloads are.
+//! The lengths of payloads.
 
 use std::fmt;
 use std::str::FromStr;

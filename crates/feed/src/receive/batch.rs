@@ -1,4 +1,4 @@
-//! Datagrams many at a time.
+//! Passes datagrams on in batches.
 
 use std::net::SocketAddr;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! The clocks that stamps are of.
+//! The clocks of timestamps.
 
 use expressway_netio::io::TimeSource;
 use rustix::time::{ClockId, clock_gettime};

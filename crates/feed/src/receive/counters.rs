@@ -1,4 +1,4 @@
-//! What a receiver counts.
+//! The counters of a receiver.
 
 use expressway_netio::io::TimeSource;
 use expressway_netio::{Datagram, stats};

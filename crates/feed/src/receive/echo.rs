@@ -1,4 +1,4 @@
-//! Datagrams on their way back to their senders.
+//! Sends datagrams back to their senders.
 
 use std::collections::VecDeque;
 use std::ops::Range;

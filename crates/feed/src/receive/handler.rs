@@ -1,4 +1,4 @@
-//! Where received datagrams go.
+//! Handlers: the code that gets received datagrams.
 
 use std::time::Instant;
 

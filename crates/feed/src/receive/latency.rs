@@ -1,4 +1,5 @@
-//! How long datagrams took: from their stamp to the callback, and from the time that they were due to be sent.
+//! The latency of datagrams: from their timestamp to the callback, and from the time at which they were due to be
+//! sent.
 
 use expressway_netio::Datagram;
 use expressway_netio::io::TimeSource;

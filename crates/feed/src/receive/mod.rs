@@ -3,20 +3,20 @@
 //! ```text
 //!   PacketIo ─▶ Receiver (a netio worker: waits, pins, turns) ─▶ Handler ─▶ the program
 //!   AF_XDP, kernel UDP           │                                  └ e.g. Latency, Batches, a sequencer before them
-//!                                └ sources that are not wanted, surplus, echo: counted
+//!                                └ unwanted sources, surplus, echo: counted
 //! ```
 //!
-//! * [`Handler`] is where datagrams go: one call a datagram, where it lies (AF_XDP: in its UMEM frame), and one at the
-//!   end of what came together. A closure is a handler; a handler that works things out may hold the next one.
-//! * [`Batches`] is the handler for code that wants many at a time: it copies them into a memory of fixed size.
-//! * [`Latency`] measures from the stamp of NIC, XDP program or kernel to the callback, and from the time that a
+//! * [`Handler`] gets the datagrams: one call per datagram, where it is (AF_XDP: in its UMEM frame), and one call after
+//!   each batch. A closure is a handler. A handler that computes something may contain the next one.
+//! * [`Batches`] is a handler for code that wants many datagrams at a time. It copies them into memory of fixed size.
+//! * [`Latency`] measures from the timestamp of NIC, XDP program or kernel to the callback, and from the time at which a
 //!   [`crate::probe::Probe`] was due to be sent.
 //!
-//! Nothing is allocated for a datagram, and no other thread is in the way. What comes faster than the handler takes it
-//! waits in the RX ring or the socket's buffer; what these do not hold the kernel drops and counts ([`IoStats`]).
+//! Nothing is allocated for a datagram, and no other thread is involved. Datagrams that arrive faster than the handler
+//! takes them wait in the RX ring or the socket's buffer. When these are full, the kernel drops and counts ([`IoStats`]).
 //!
 //! Not here: opening the packet I/O (the binary does, or [`expressway_netio::udp::UdpIo::bind`]), and multicast
-//! membership ([`expressway_netio::udp::group`]), which wants a thread of its own now and then.
+//! membership ([`expressway_netio::udp::group`]), which needs a separate thread now and then.
 //!
 //! # A first program
 //!
@@ -39,24 +39,24 @@
 //!
 //! # Decisions
 //!
-//! Waiting, pinning and the handling of interfaces that come and go are the worker's, as for the gateway.
+//! The worker does the waiting and pinning, and handles interfaces that come and go, as for the gateway.
 //! Batches of borrowed frames would withhold frames from the fill ring for as long as somebody keeps them, so
 //! a batch is a copy into memory of fixed size.
 //!
-//! Only the kernel can join a group, so a kernel socket joins in every mode; the XDP program then takes the
-//! group's packets like those of any address. The source filter of a source-specific membership is the
-//! kernel's and is bypassed, so the receiver filters again. Membership is maintained by another thread,
-//! because joining takes the kernel's rtnl lock.
+//! Only the kernel can join a group, so a kernel socket joins in every mode. The XDP program then takes the
+//! group's packets like those of any address. This bypasses the kernel's source filter for a source-specific
+//! membership, so the receiver filters again. Another thread maintains memberships, because joining takes the
+//! kernel's rtnl lock.
 //!
-//! A timestamp names its source, since the three differ in what they include: the NIC's includes everything,
-//! the program's not the interrupt, the kernel's not the driver either. GRO gives all datagrams of a message
-//! one timestamp, that of the first, so it is off when timestamps are wanted. Wire-to-wire latency counts
-//! from when a datagram was due, not when it left: otherwise a sender delayed by the receiver would hide the
-//! delay (coordinated omission).
+//! A timestamp names its source, because the three sources differ. Latency from the NIC's timestamp includes
+//! everything, that from the program's excludes the interrupt, and that from the kernel's excludes the driver
+//! too. GRO gives all datagrams of a message one timestamp, that of the first, so it is off when timestamps
+//! are wanted. Wire-to-wire latency counts from when a datagram was due, not when it left: otherwise a sender
+//! delayed by the receiver would hide the delay (coordinated omission).
 //!
 //! Reading the device's own time needs a program bound to the device. Where that is not possible (generic
-//! mode, no driver support) a second program takes its own timestamp. In a dispatcher neither works, because
-//! a component may not change what its dispatcher assumes about the packet.
+//! mode, no driver support), a second program takes its own timestamp. Neither works in a dispatcher, because a
+//! component must not change what its dispatcher assumes about the packet.
 
 mod batch;
 mod clock;

@@ -1,4 +1,4 @@
-//! The receiver as a service of a worker: wanted datagrams go to the handler, all others are counted.
+//! The receiver as a worker's service: wanted datagrams go to the handler, all others are counted.
 
 use std::net::IpAddr;
 use std::sync::Arc;

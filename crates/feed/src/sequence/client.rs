@@ -1,4 +1,4 @@
-//! The socket to a re-request server: requests out on the receiver's thread, replies in on one of their own.
+//! The socket to a re-request server: the receiver's thread sends requests, a separate thread receives replies.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -1,4 +1,4 @@
-//! Sequenced feeds: the lines of a feed put together, over the I/O of [`crate::receive`].
+//! Sequenced feeds: merges the lines of a feed, over the I/O of [`crate::receive`].
 //!
 //! ```text
 //!   datagrams to the address of line A ┐
@@ -8,8 +8,8 @@
 //!                      └────── re-request server
 //! ```
 //!
-//! What is done with numbers is `expressway-sequence`, without I/O; here are the addresses by which lines are told
-//! apart, the time, and the socket to a re-request server.
+//! `expressway-sequence` handles the numbers, without I/O. This module adds the addresses that distinguish lines, the
+//! time, and the socket to a re-request server.
 //!
 //! ```no_run
 //! use expressway_feed::receive::{Options, Receiver};

@@ -1,4 +1,4 @@
-//! The [`Sequencer`]: received datagrams into the arbiter, by the address that they came to.
+//! The [`Sequencer`]: passes received datagrams to the arbiter, by the address that they were sent to.
 
 use std::net::SocketAddr;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Round trips by a worker: one question at a time, whose answer is taken in the callback.
+//! Measures round trips by a worker: one question at a time, whose answer is taken in the callback.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Opens the data path that the options ask for.
+//! Opens the data path that the options select.
 
 use std::error::Error;
 

@@ -1,5 +1,5 @@
-//! Whole frames by AF_XDP in copy mode, from the crate's own frames and rings and without sockets of the kernel: dropped,
-//! sent back, or sent. Others' programs for the same are `xdpsock` and DPDK's testpmd.
+//! Whole frames over AF_XDP in copy mode, on the crate's own frames and rings, without kernel sockets: dropped, sent
+//! back, or sent. `xdpsock` and DPDK's testpmd do the same.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! `expressway-io`: packet I/O by itself, for the benchmarks: echoes, sends, counts, or measures round trips, by one
-//! way of moving packets and one way of waiting. One thread; whoever starts it gives it a core.
+//! `expressway-io`: packet I/O by itself, for the benchmarks. It echoes, sends, counts, or measures round trips, with one
+//! method of packet I/O and one way of waiting. It has one thread; its caller gives it a core.
 //!
 //! It prints `ready` when it listens, and one JSON document when it is done.
 

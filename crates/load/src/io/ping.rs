@@ -1,4 +1,5 @@
-//! Round trips over a plain kernel socket that is never slept on: what asks, one question at a time, and what answers.
+//! Round trips over a plain kernel socket that is polled without sleeping: the side that asks, one question at a
+//! time, and the side that answers.
 
 use std::error::Error;
 use std::io::ErrorKind;

@@ -1,9 +1,9 @@
 //! Many TCP subscribers of a fan-out, whose stream is generated datagrams of one size without framing.
 //!
-//! The latency of a datagram is from the time at which it was due to be sent, which its header says
-//! (`expressway_feed::probe`), to the kernel's receive time stamp of the segment that it came with. The kernel gives one stamp
-//! a read, that of the last segment in it: datagrams that waited for the reader together have the stamp of the newest,
-//! which is never too early.
+//! The latency of a datagram is counted from when it was due to be sent, which its header says
+//! (`expressway_feed::probe`), to the kernel's receive timestamp of its segment. The kernel gives one timestamp per read,
+//! that of the last segment in it. Datagrams that waited for the reader together therefore have the timestamp of the
+//! newest, which is never too early.
 
 use std::error::Error;
 use std::io::IoSliceMut;

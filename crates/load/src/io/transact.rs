@@ -1,4 +1,4 @@
-//! TCP transactions: one byte there and one byte back, again and again on connections that stay, as netperf's TCP_RR.
+//! TCP transactions: one byte each way, repeatedly, on connections that stay open, like netperf's TCP_RR.
 
 use std::cell::RefCell;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Files in memory, whole and by single ranges.
+//! Files in memory, whole and as single ranges.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

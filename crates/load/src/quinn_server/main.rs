@@ -1,7 +1,7 @@
-//! `expressway-quinn`: a file server over HTTP/3 on quinn and h3, to compare with. It is a peer, not a part of the product.
+//! `expressway-quinn`: a file server over HTTP/3 on quinn and h3, for comparison. It is a peer, not a part of the product.
 //!
-//! One thread. Files are read once and sent as reference-counted chunks, whole or by a single range. It says `ready` when
-//! it listens and ends by a signal.
+//! It has one thread. Files are read once, and sent as reference-counted chunks, whole or as a single range. It prints
+//! `ready` when it listens, and ends on a signal.
 
 mod files;
 

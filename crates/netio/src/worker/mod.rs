@@ -4,8 +4,9 @@
 //! no locks, no allocation per packet, no waiting for other threads. [`Worker::run`] is the loop with the real clock;
 //! [`Worker::turn`] is one pass with any clock, which the simulated network uses.
 //!
-//! No turn is long, whatever arrives: each part of it has a slice of its time ([`crate::slice`]), and work that is left
-//! when the slice is used up is done in the next turn. [`TurnTimes`] has the durations of turns.
+//! No turn is long, whatever arrives, because one client's long turn would delay all others. Each part of a turn has a
+//! slice of its time ([`crate::slice`]), and work that is left when the slice is used up is done in the next turn.
+//! [`TurnTimes`] has the durations of turns.
 //!
 //! It sleeps in `epoll_pwait2` until a descriptor of the backend, a message or the next timer is ready, and only spins
 //! if configured ([`Wait`]). After a turn that could send more but gets no buffers, it waits for a bounded, growing

@@ -124,7 +124,8 @@
 //! ```
 //!
 //! The payload's place does not depend on the headers, which are written in front once the payload is there,
-//! because the UDP checksum, which is computed in full and in software, needs it.
+//! because the UDP checksum needs it. The checksum is computed in full and in software: some drivers accept a request
+//! to finish it, and send the packet with an unfinished one.
 //!
 //! # Limits
 //!

@@ -1,4 +1,4 @@
-//! Codecs, by which WebRTC tells payload types apart.
+//! Codecs, which distinguish payload types in WebRTC.
 
 use expressway_settings::named;
 

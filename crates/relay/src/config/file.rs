@@ -1,4 +1,4 @@
-//! The file as it is written, and what it means.
+//! The configuration file as written, and its meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The section `[moq]`: where sessions of Media over QUIC come to, and what they may take.
+//! The section `[moq]`: the addresses of Media over QUIC sessions, and their limits.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! Keys that sections with sessions have in common.
+//! Keys shared by the sections with sessions.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `srtp`: what RTP is protected with, whose key is in the file or in one of its own.
+//! `srtp`: how RTP is protected. The key is in this file or in one of its own.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The section `[webrtc]`: where sessions come to, and what they may take.
+//! The section `[webrtc]`: the addresses of WebRTC sessions, and their limits.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

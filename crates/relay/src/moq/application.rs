@@ -1,4 +1,4 @@
-//! What connections of the endpoint are for: sessions in rooms.
+//! The application on the endpoint's connections: sessions in rooms.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

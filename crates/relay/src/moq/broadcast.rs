@@ -1,4 +1,4 @@
-//! A broadcast and its tracks, and the session that publishes it as others see it.
+//! A broadcast and its tracks, and how others see the session that publishes it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
-//! What a room keeps: bytes of all its tracks, within a limit, each track with a fair part of it.
+//! What a room keeps: the bytes of all its tracks, within a limit that is shared fairly.
 //!
-//! Where the limit is reached, old groups go first, of the track that has the most of them. Where there are none, newest groups are all that is
-//! kept, and the longest of them ends (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury, 1998): of n tracks each can have its n-th of the room, whatever
-//! the others take, and may have more while they do not.
+//! When the limit is reached, old groups are evicted first, from the track that has the most bytes of them. If only newest groups are left,
+//! the longest of them ends (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury, 1998). So each of n tracks can have an n-th of
+//! the room, whatever the others take, and more while they do not.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;

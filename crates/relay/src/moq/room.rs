@@ -1,4 +1,4 @@
-//! A room: its broadcasts, by path, and the limits of what it keeps.
+//! A room: its broadcasts by path, and the limits of what it keeps.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;

@@ -1,8 +1,8 @@
-//! Who is to be woken when something is new: thousands, in pieces.
+//! Wakes those who wait for news: thousands, in pieces.
 //!
-//! News wake [`PIECE`] of those who wait at once, in the turn of whoever brings them. Where there are more, that is told
-//! ([`Wakers::stir`]), and one session of the room goes on with them between other work (`Room::do_some`). News that
-//! come meanwhile have it begin anew, at the cost of a look at those who are awake.
+//! News wakes [`PIECE`] waiting sessions at once, in the turn of the session that brings it. If there are more, the result
+//! says so ([`Wakers::stir`]), and one session of the room continues between other work (`Room::do_some`). News that
+//! arrives meanwhile makes it start over, which costs a look at those who are already awake.
 
 use slab::Slab;
 

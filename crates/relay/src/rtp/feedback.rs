@@ -1,4 +1,4 @@
-//! RTCP that comes to a room: reports of its publisher, and what receivers say and ask for.
+//! RTCP that a room receives: reports from its publisher, and reports and requests from receivers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

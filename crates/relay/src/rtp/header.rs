@@ -1,4 +1,4 @@
-//! RTP packets as they come, and as they leave under another SSRC, number, time and payload type.
+//! RTP packets as received, and as sent with another SSRC, sequence number, timestamp and payload type.
 
 use rtp_types::RtpPacket;
 

@@ -1,4 +1,5 @@
-//! The last packets of a room, in order of arrival: what receivers have not been sent yet, and what they may ask for again.
+//! The last packets of a room, in order of arrival: those that receivers have not been sent yet, and those that they
+//! may request again.
 
 /// A packet's place in the order of arrival, from 0.
 pub type Position = u64;

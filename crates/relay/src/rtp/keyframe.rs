@@ -1,4 +1,4 @@
-//! Requests for a key frame, collapsed: however many receivers ask, the publisher is asked once in a while.
+//! Collapses requests for key frames: however many receivers ask, the publisher is asked once in a while.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Packets that have not come and are asked for again (generic NACK, RFC 4585, section 6.2.1).
+//! Packets that have not arrived and are requested again (generic NACK, RFC 4585, section 6.2.1).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,15 +1,17 @@
-//! A room of RTP (RFC 3550), or of datagrams that are none, without I/O.
+//! A room of RTP (RFC 3550), or of other datagrams, without I/O.
 //!
-//! The relay is a translator towards receivers (RFC 3550, section 7; RFC 7667, section 3.2.1): packets keep what their publisher
-//! gave them, unless a receiver has an SSRC of its own. Towards the publisher it is one receiver: it reports on what it received itself,
-//! and asks for what it misses. What receivers ask for is answered here: packets out of the history, key frames by one request for all.
+//! Towards receivers the relay is a translator (RFC 3550, section 7; RFC 7667, section 3.2.1): packets keep the fields that their
+//! publisher gave them, unless a receiver has an SSRC of its own. Towards the publisher it is one receiver: it reports what it received
+//! itself, and requests what it misses. Receivers' requests are answered here: packets from the history, and key frames by one
+//! request to the publisher for all receivers.
 //!
-//! * [`header`]: packets as bytes; [`history`]: those that are kept.
-//! * [`stream`]: an SSRC of the publisher, with its [`reception`] and what is [`missing`] of it.
-//! * [`rate`]: how much a stream carries.
-//! * [`receiver`]: where each receiver is in the history.
-//! * [`reports`]: RTCP that is sent; [`keyframe`]: requests that are collapsed.
-//! * [`room`]: all of it; `feedback`, `transmit`: its RTCP, what it sends; [`sessions`]: what it is to WebRTC sessions.
+//! * [`header`]: packets as bytes; [`history`]: the packets that are kept.
+//! * [`stream`]: an SSRC of the publisher, with its [`reception`] and its [`missing`] packets.
+//! * [`rate`]: the bit rate of a stream.
+//! * [`receiver`]: the position of each receiver in the history.
+//! * [`reports`]: outgoing RTCP; [`keyframe`]: collapsed requests for key frames.
+//! * [`room`]: all of these together; `feedback`: incoming RTCP; `transmit`: outgoing packets; [`sessions`]: the interface to WebRTC
+//!   sessions.
 
 mod feedback;
 pub mod header;

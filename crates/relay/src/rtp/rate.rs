@@ -1,4 +1,4 @@
-//! How much a stream carries: bits per second, over about the last second.
+//! The bit rate of a stream over about the last second.
 
 use std::time::{Duration, Instant};
 

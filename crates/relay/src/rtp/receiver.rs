@@ -1,4 +1,4 @@
-//! A receiver of a room: what it still needs, and what it tells of its reception.
+//! A receiver of a room: what it still needs, and what it reports about its reception.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What a receiver of a stream keeps count of (RFC 3550, appendices A.1, A.3 and A.8).
+//! Reception statistics of a stream (RFC 3550, appendices A.1, A.3 and A.8).
 
 /// Packets by which a number may be ahead of the highest one and still be of the same run (`MAX_DROPOUT`).
 const AHEAD: u16 = 3000;

@@ -1,5 +1,5 @@
-//! RTCP that is sent: to the publisher what was received and what is missing, to receivers what the publisher says of its
-//! streams.
+//! Outgoing RTCP. The publisher is told which packets arrived and which are missing; receivers are told what the
+//! publisher reports about its streams.
 
 use rtcp_types::prelude::*;
 use rtcp_types::{

@@ -1,4 +1,5 @@
-//! What a room is to WebRTC sessions, which publish into it and receive from it without RTP over UDP of their own.
+//! The interface of a room to WebRTC sessions, which publish into it and receive from it without RTP over UDP of
+//! their own.
 
 use std::time::{Duration, Instant};
 

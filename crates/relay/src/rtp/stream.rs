@@ -1,4 +1,4 @@
-//! One stream of a room: what a publisher sends under one SSRC, and what receivers see of it under theirs.
+//! One stream of a room: what a publisher sends under one SSRC, and what receivers see under theirs.
 
 use std::time::{Duration, Instant};
 

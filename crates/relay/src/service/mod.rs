@@ -1,7 +1,7 @@
 //! Rooms on a worker.
 //!
-//! Each room belongs to one worker. What arrives at another, because the device put it on that one's queue, is copied and handed
-//! over by mailbox; of one flow, all or nothing is.
+//! Each room belongs to one worker. Datagrams that arrive at another worker, because the device chose its queue, are copied and handed
+//! over by mailbox. All datagrams of a flow are handed over, or none.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! One packet: sealed or opened where it stands. RTP has its header in the clear, RTCP its first eight octets.
+//! Seals or opens one packet in place. The header of RTP stays in the clear, and so do the first eight bytes of
+//! RTCP.
 
 use aes::Aes128;
 use boring::aead::{AeadCtx, Algorithm};

@@ -1,4 +1,4 @@
-//! Master keys, and the session keys that are derived from them (RFC 3711, section 4.3; RFC 7714, section 11).
+//! Master keys, and the session keys derived from them (RFC 3711, section 4.3; RFC 7714, section 11).
 
 use aes::Aes128;
 use ctr::cipher::{InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper};

@@ -1,12 +1,12 @@
-//! SRTP on RTP legs (RFC 3711; RFC 7714 for AES-GCM), with keys from the configuration: packets of a publisher are opened before
-//! anything of them is believed, and what goes to a receiver is sealed in the frame that it leaves in.
+//! SRTP on RTP legs (RFC 3711; RFC 7714 for AES-GCM), with keys from the configuration. A publisher's packets are opened before anything
+//! in them is trusted. Packets to a receiver are sealed in the frame that they leave in.
 //!
-//! * [`keys`]: a master key, its profile, and what is derived from it.
-//! * `cipher`: one packet, by BoringSSL and the cipher that WebRTC sessions have too.
-//! * `window`: indices of packets: what a sequence number means, and whether it came before.
-//! * [`session`]: all that is sent, and all that comes, under a master key.
+//! * [`keys`]: a master key, its profile, and the session keys derived from it.
+//! * `cipher`: opens and seals one packet, by BoringSSL and the cipher that WebRTC sessions use too.
+//! * `window`: packet indices: the full number behind a sequence number, and whether it was seen before.
+//! * [`session`]: everything sent and received under a master key.
 //!
-//! There is no exchange of keys, no rekeying and no MKI: whoever sets up both sides gives them the key.
+//! There is no key exchange, no rekeying and no MKI: whoever sets up both sides gives them the key.
 
 mod cipher;
 pub mod keys;

@@ -1,4 +1,4 @@
-//! What is sent, and what comes, under a master key.
+//! Packets sent and received under a master key.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

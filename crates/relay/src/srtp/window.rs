@@ -1,4 +1,5 @@
-//! Indices of packets (RFC 3711, section 3.3.1): a sequence number with the times that numbers wrapped, and which came before.
+//! Packet indices (RFC 3711, section 3.3.1): a sequence number extended by the number of wraps, and which indices
+//! were seen before.
 
 /// Packets behind the latest that may still come, once (RFC 3711, section 3.3.2: 64 at least). Repairs come late.
 const WIDTH: u64 = 1024;

@@ -1,7 +1,8 @@
-//! The addresses that sessions are heard from. An address is one session's at a time, whichever worker that is on.
+//! The remote addresses of sessions. An address belongs to one session at a time, on whichever worker that is.
 //!
-//! Nothing shows that a peer has the address that its requests come from: who has a session could else take the datagrams of others, by
-//! requests in their name. So an address is claimed for the process, and is nobody else's until its session ends or has moved.
+//! Nothing proves that a peer has the address that its requests come from. Without this table, a peer with a session could send requests
+//! with forged addresses and so take the datagrams of others. Therefore an address is claimed in the whole process, until its session ends
+//! or has moved.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! From an offer to a session and its answer (RFC 8829, section 5.3), on the thread that took the offer.
+//! Turns an offer into a session and its answer (RFC 8829, section 5.3), on the thread that took the offer.
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};

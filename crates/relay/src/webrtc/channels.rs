@@ -1,8 +1,8 @@
 //! The data channels of a session.
 //!
-//! What a session does not take in time is its own loss: messages wait in the room's log, and it is behind alone. On an unreliable
-//! channel a message that finds no room is dropped; on a reliable one it waits until the log has no place for it any more, and then the
-//! channel is closed, or goes on with a hole, as the room says.
+//! A slow session only harms itself: messages wait in the room's log, and it falls behind alone. On an unreliable channel, a message for
+//! which there is no room is dropped. On a reliable channel it waits until the log has no place for it any more. Then the channel is
+//! closed, or continues with a gap, as the room's configuration says.
 
 use std::sync::Arc;
 

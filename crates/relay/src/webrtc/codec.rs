@@ -1,4 +1,4 @@
-//! Codecs as they are called here and there.
+//! The names of codecs, here and in str0m.
 
 use str0m::format::Codec as Theirs;
 

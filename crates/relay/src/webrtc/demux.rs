@@ -1,8 +1,8 @@
-//! Which session a datagram is for, before anything of it is believed.
+//! Finds the session that a datagram is for, before anything in it is trusted.
 //!
-//! One address serves all sessions. A request of ICE names its session by the username that the answer gave it (RFC 8445, section
-//! 7.2.2); everything else is told by the address that it comes from, once a request from there has shown the session's password.
-//! Usernames begin with the worker that the session is on, so that each worker finds the owner without shared state.
+//! One local address serves all sessions. An ICE request names its session by the username from the answer (RFC 8445, section 7.2.2). All
+//! other datagrams are assigned by their source address, once a request from there has proved the session's password. Usernames begin with
+//! the worker of their session, so each worker finds the owner without shared state.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

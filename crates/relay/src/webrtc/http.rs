@@ -1,4 +1,4 @@
-//! WHIP (RFC 9725) and WHEP (draft-ietf-wish-whep): an offer is posted, its answer comes back, and a URL that ends the session.
+//! WHIP (RFC 9725) and WHEP (draft-ietf-wish-whep): a client posts an offer, and gets an answer and a URL that ends the session.
 //!
 //! ```text
 //!  POST   /whip/ROOM             offer to publish        201, Location: /whip/ROOM/NAME, ETag, answer
@@ -8,10 +8,11 @@
 //!  POST   /whep/ROOM/NAME/layer  the layer that it sees  204
 //! ```
 //!
-//! Offers are read and answered on the HTTP workers; a room's worker gets sessions that are agreed on.
+//! Offers are read and answered on the HTTP workers, so no SDP parser runs where packets do. A room's worker gets sessions whose offer has
+//! been answered.
 //!
-//! * `target`: what a request is about; `refusal`, `counters`: what it is refused for.
-//! * `call`: a request whose body is read; `offer`, `restart` with `fragment`, `layer`: the kinds of them.
+//! * `target`: what a request is about; `refusal`, `counters`: why it is refused.
+//! * `call`: a request with a body; `offer`, `restart` with `fragment`, `layer`: the kinds of such requests.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,6 @@
-//! Which layer of a publisher's simulcast a session is to see (RFC 8853): the most that its path carries, and no more than it asks for.
+//! Which layer of a publisher's simulcast a session sees (RFC 8853): the most that its path carries, and no more than it asks for.
+//!
+//! Layers are ordinary streams of the room. Each session chooses for itself.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The messages of a room's data channels, in order of arrival. Each session reads them at its own position, as it does media.
+//! The messages of a room's data channels, in order of arrival. Each session reads them at its own position, as it
+//! reads media.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! WebRTC sessions in rooms: browsers and their like publish by WHIP (RFC 9725) and receive by WHEP.
+//! WebRTC sessions in rooms: browsers and similar clients publish by WHIP (RFC 9725) and receive by WHEP.
 //!
 //! ```text
 //!  HTTP worker                                    worker of the room
@@ -7,17 +7,17 @@
 //!            └────────── ReplySender ──────────────────┘    └─ the room: packets in, its history out
 //! ```
 //!
-//! str0m keeps the protocols of a session (ICE-lite, DTLS, SRTP, RTCP with NACK and TWCC) and has neither sockets, clock nor threads. The
-//! room stays what it is: a session that publishes puts packets into its history like any publisher of RTP, and one that receives is a cursor
-//! in it like any receiver, so that RTP comes out as WebRTC and WebRTC as RTP.
+//! str0m implements the protocols of a session (ICE-lite, DTLS, SRTP, RTCP with NACK and TWCC), and has no sockets, clock or threads. The
+//! room does not change. A publishing session puts packets into its history like any publisher of RTP. A receiving session is a cursor in
+//! it like any receiver. So RTP can be received as WebRTC, and WebRTC as RTP.
 //!
-//! * [`http`]: requests of WHIP and WHEP; [`answer`]: from an offer to a session; [`table`]: all sessions, by URL.
-//! * [`demux`]: which session a datagram is for; `addresses`: whose an address is.
-//! * `worker`: the sessions of a worker; `session`, `publish`, `play`: a peer, and what is from and for it;
-//!   `send_track`, `payloads`: a stream that it is sent, the octets that peers share.
-//! * `layers`: which of a publisher's simulcast a session sees; `pictures`: key frames, and numbers of pictures.
-//! * `message_log`, `channels`: what is sent on data channels, and who receives it.
-//! * `crypto`: what takes keys, by BoringSSL.
+//! * [`http`]: WHIP and WHEP requests; [`answer`]: turns an offer into a session; [`table`]: all sessions, by URL.
+//! * [`demux`]: which session a datagram is for; `addresses`: which session an address belongs to.
+//! * `worker`: the sessions of a worker; `session`, `publish`, `play`: a peer, what it sends and what it receives;
+//!   `send_track`, `payloads`: a stream sent to it, and the bytes that peers share.
+//! * `layers`: which simulcast layer a session sees; `pictures`: key frames, and picture numbers.
+//! * `message_log`, `channels`: messages on data channels, and their receivers.
+//! * `crypto`: everything that needs keys, by BoringSSL.
 
 mod addresses;
 pub mod answer;

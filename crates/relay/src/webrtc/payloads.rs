@@ -1,4 +1,5 @@
-//! Payloads of a room's history as sessions are given them: one allocation for all sessions, which keep it to answer requests for it.
+//! Payloads of a room's history in the form that sessions need: one allocation for all sessions, which keep it to
+//! answer retransmission requests.
 
 use std::sync::Arc;
 

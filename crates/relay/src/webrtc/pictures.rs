@@ -1,4 +1,5 @@
-//! Codecs' own numbers of pictures, which go on when a session sees another layer: their publisher counts each layer's by itself.
+//! Picture numbers that codecs put into payloads. They must continue when a session changes layers, although the
+//! publisher numbers each layer separately.
 
 use str0m::format::{detect_av1_keyframe, detect_h264_keyframe, detect_vp8_keyframe, detect_vp9_keyframe};
 use str0m::rtp::{Vp8Descriptor, Vp8Patch};

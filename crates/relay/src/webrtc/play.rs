@@ -1,8 +1,7 @@
 //! What a session plays: packets and messages of the room on their way to its peer.
 //!
-//! How much its path carries is estimated from what the peer reports of packets (transport-wide feedback, or REMB), and decides which
-//! layer of a publisher's simulcast it sees. Only where there are layers, packets are spread in time by that: a stream that cannot be
-//! made smaller would only come later.
+//! The capacity of its path is estimated from the peer's reports (transport-wide feedback, or REMB). The estimate decides which simulcast
+//! layer the session sees. Packets are paced by it only if there are layers: a stream that cannot be made smaller would only arrive later.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a session publishes: packets of its peer on their way into the room.
+//! What a session publishes: its peer's packets on their way into the room.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,5 +1,6 @@
-//! What a session that receives sees of a room: one stream of sound and one of pictures, whose numbers and timestamps go on whichever of
-//! the room's streams they are from. Of a publisher's simulcast it sees one layer, and another one from a key frame of that on.
+//! What a receiving session sees of a room: one audio and one video stream, whose sequence numbers and timestamps
+//! continue whichever of the room's streams they come from. Of a publisher's simulcast it sees one layer, and
+//! changes to another at a key frame of that layer.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! All WebRTC sessions of the process, for the HTTP workers: their number is limited, and each has an unguessable URL.
+//! All WebRTC sessions of the process, for the HTTP workers. Their number is limited, and each has an unguessable
+//! URL.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

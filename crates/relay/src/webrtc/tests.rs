@@ -1,4 +1,5 @@
-//! Sessions of str0m with workers of ours, in one thread and by a clock of the test: what no peer does by itself.
+//! Tests with sessions of str0m and our workers, in one thread and on a simulated clock: what no peer does by
+//! itself.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! `[admin]`, which all commands with an admin listener have alike: where it is, who may ask, and what clients may take.
+//! `[admin]`, which is the same for every command with an admin listener: its address, who may use it, and the
+//! limits on clients.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The library's question which key a ticket is made or opened with.
+//! The callback by which BoringSSL asks for the key that makes or opens a ticket.
 
 #![allow(unsafe_code)]
 

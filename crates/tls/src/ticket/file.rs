@@ -1,5 +1,5 @@
-//! Files of ticket keys: TOML with `current`, and `next` and `previous` if there are, each 160 hexadecimal digits; or one
-//! to three of nginx's keys of 80 bytes, the current first, previous and next behind it.
+//! Files of ticket keys. Either TOML with `current`, and optionally `next` and `previous`, each of 160 hexadecimal
+//! digits. Or one to three of nginx's keys of 80 bytes: the current one first, then the previous, then the next.
 
 use std::path::Path;
 

@@ -1,10 +1,12 @@
 //! Keys of session tickets (RFC 5077, section 4; RFC 8446, section 4.6.1).
 //!
-//! Three keys take tickets: the *current* one, which also makes them, the *previous*, whose tickets are replaced by new
-//! ones, and the *next*, which another node of the same service may use already. Whoever has a key can read what was sent
-//! under its tickets in TLS 1.2, and 0-RTT data in TLS 1.3, so keys are forgotten: after two rotations no copy is left.
+//! Three keys open tickets. The *current* key also makes them. Tickets of the *previous* key are replaced by new ones.
+//! Another node of the same service may already use the *next* key.
 //!
-//! Tickets are AES-256-CBC and HMAC-SHA256, as nginx makes them from files of 80 bytes.
+//! Whoever has a key can read what was sent under its tickets: all data in TLS 1.2, 0-RTT data in TLS 1.3. Keys are
+//! therefore forgotten: after two rotations no copy is left.
+//!
+//! Tickets use AES-256-CBC and HMAC-SHA256, as nginx does with files of 80 bytes.
 
 mod callback;
 mod file;

@@ -1,5 +1,5 @@
-//! Service to good clients under attack: TCP transactions a second while a flood comes by the same interface, with a filter and
-//! without (the XDP paper's experiment on denial of service).
+//! Service to good clients under attack: TCP transactions per second while a flood arrives on the same interface, with and
+//! without a filter (the XDP paper's experiment on denial of service).
 //!
 //! ```text
 //!  client namespace, core 1                     server namespace, core 0
@@ -7,8 +7,8 @@
 //!  gen --io live ──────────▶
 //! ```
 //!
-//! NAPI threads run before everything else on their cores (SCHED_FIFO), as softirqs would, and so does the good client, or the
-//! generator beside it would be what takes its time.
+//! NAPI threads run before everything else on their cores (SCHED_FIFO), as softirqs would. So does the good client, because
+//! otherwise the generator beside it would take its time.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! Packets dropped, passed, sent back or forwarded at the kernel's earliest hooks, by ours (`expressway drop`, the baseline
-//! programs of the XDP paper) and by others. Each contestant is a file of `peers/packets`.
+//! Packets dropped, passed, sent back or forwarded at the kernel's earliest hooks: by our programs (`expressway drop`, the
+//! baseline programs of the XDP paper), and by others. Each contestant is a file in `peers/packets`.
 //!
-//! A file has its commands, the program that stays if there is one, its requirements, and why it is the best
-//! of its type. Where packets end (dropped, passed, returned, forwarded, or sent by the contestant itself) is
-//! a parameter and the same for all contestants. So the crate's AF_XDP sockets are measured beside testpmd's
-//! on the same veth, as files.
+//! A file has the contestant's commands, the program that keeps running if there is one, its requirements, and
+//! why it is the best of its type. Where packets end (dropped, passed, returned, forwarded, or sent by the
+//! contestant itself) is a parameter, and the same for all contestants. So the crate's AF_XDP sockets are
+//! measured beside testpmd's on the same veth, as files.
 //!
 //! ```text
 //!  client namespace, core 1            server namespace, core 0
@@ -13,14 +13,13 @@
 //!  XDP drop, counts ◀─ client1 ◀══════ server1 ◀─┘ through
 //! ```
 //!
-//! Live frames have no socket buffer, so a program is not charged for one and the kernel path makes its own,
+//! Live frames have no socket buffer, so a program is not charged for one, and the kernel path makes its own,
 //! as it would behind a NIC. Forwarded packets count where they arrive. The far end's NAPI threads run before
-//! the generator on the core they share (SCHED_FIFO), as softirqs would: otherwise its ring overflows during
-//! the generator's turn, and the loss would be an artefact of the bed. Passed packets are addressed to
-//! another host's MAC: they end at the start of the IP layer, and no closed port answers with ICMP. The
-//! second link, addresses, sysctls and filters are made inside the lab's namespaces and disappear with them.
-//! On two cores a poller such as testpmd shares its core with the NAPI thread that feeds it, which its file
-//! states.
+//! the generator on the core that they share (SCHED_FIFO), as softirqs would. Otherwise its ring would overflow
+//! during the generator's turn, and the loss would be an artefact of the bed. Passed packets are addressed to
+//! another host's MAC, so they end at the start of the IP layer, and no closed port answers with ICMP. The
+//! second link, addresses, sysctls and filters are made inside the lab's namespaces, and disappear with them.
+//! On two cores, a poller such as testpmd shares its core with the NAPI thread that feeds it; its file says so.
 
 mod attack;
 mod bed;

@@ -1,5 +1,5 @@
-//! The same between two hosts: the far end sends live frames to this host's interface, where an XDP program takes them, or the
-//! kernel, for a socket that nobody reads.
+//! The same between two hosts: the far end sends live frames to this host's interface. Either an XDP program takes
+//! them, or the kernel delivers them to a socket that nobody reads.
 
 use std::net::{SocketAddrV4, UdpSocket};
 use std::thread::sleep;

@@ -1,7 +1,7 @@
 //! The cost of an XDP program by itself: BPF_PROG_TEST_RUN runs it on one frame again and again, without a driver.
 //!
-//! The kernel runs a program on what the run before has made of the frame. What ages packets would soon refuse them, so such
-//! programs get fewer runs a call, and the next hop has the hardware address of the router itself.
+//! The kernel runs a program on the frame as the previous run has left it. Programs that lower the TTL would soon refuse it, so
+//! they get fewer runs per call, and the next hop has the hardware address of the router itself.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -1,5 +1,5 @@
-//! Configurations and tables of the programs at the edge of a network: rules, prefixes and routes of a size, the same ones in
-//! every run.
+//! Configurations and tables for the programs at the edge of a network: rules, prefixes and routes of a given size,
+//! the same in every run.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;

@@ -11,14 +11,27 @@
 //!   serves what it has ◀══ datagrams of its connections ═══════════════
 //! ```
 //!
-//! Each step waits for a word from here, and until `ready` all of them can be undone: whatever becomes of the next process, this one goes
-//! on as if nothing had been.
+//! Each step waits for a word from this process, and until `ready` every step can be undone. Whatever goes wrong before then ends in one
+//! procedure, which takes all of it back. After `ready`, this process retires: GOAWAY to HTTP/2 and HTTP/3, `connection: close` to HTTP/1.1.
 //!
 //! * [`launcher`] starts the next process: a small one that was there before privileges were given up.
 //! * [`handover`] is what the two say to each other, and the descriptors that go with it.
 //! * [`inheritance`] is the next process's side, [`attempt`] is this one's.
 //! * [`generation`] shows this process among those before it.
 //! * [`forward`] takes datagrams from the newest process to older ones.
+//!
+//! # Decisions
+//!
+//! The next process gets the listening sockets themselves (UDP, TCP, admin), so no backlog and no queued datagram is lost.
+//!
+//! Only the newest process receives; all of them send, by the kernel sockets that they share. Two processes that receive would have to
+//! forward in both directions. A BPF program that steers needs a privilege, and cannot steer what AF_XDP delivers.
+//!
+//! A connection ID says which process issued it, in bits that are hidden by the key of its check bytes. The newest process has a socketpair
+//! to each older one, so none of them depends on a process in between.
+//!
+//! AF_XDP sockets are not passed on. The older process gives them up as it does when an interface goes, and kernel sockets serve until the
+//! newer one has its own.
 
 pub(crate) mod attempt;
 pub(crate) mod forward;

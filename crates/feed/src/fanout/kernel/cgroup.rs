@@ -1,4 +1,4 @@
-//! The cgroup (version 2) that this process is in: sockets that it makes belong to it.
+//! The cgroup (version 2) of this process, to which the sockets that it creates belong.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

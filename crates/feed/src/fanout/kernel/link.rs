@@ -1,5 +1,5 @@
-//! A subscriber of a feed forwarded by the kernel: what it was given, how much its socket has accepted, and
-//! its end.
+//! A subscriber of a feed that the kernel forwards: what it was given, how much its socket has accepted, and how it
+//! ends.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

@@ -17,22 +17,26 @@
 //!  verdict: slow ─────────────────────────────────────────┴▶ ring buffer ─▶ a thread that admits and removes subscribers
 //! ```
 //!
-//! The stock kernel clones only multicast, so a unicast feed is rewritten to a multicast group where it
-//! arrives; the group is private, and packets sent to it from outside are dropped. The backlog of a socket is
-//! not bounded by the kernel, so the verdict reads its length and the socket's sequence numbers, and gives
-//! nothing to a subscriber that is too far behind until it has accepted everything: without a ring there is
-//! no newest datagram to skip to, but the marker has the same meaning. A datagram is in the backlog
-//! completely or not at all. Connections are put into the map by sockops when they are established, because a
-//! process cannot add one that is already half-closed. Nothing is pinned: programs, links and maps end with
-//! the process.
+//! The stock kernel only clones multicast, so a unicast feed is rewritten to a multicast group where it
+//! arrives. The group is private: packets sent to it from outside are dropped. A datagram is in a socket's
+//! backlog completely or not at all.
 //!
-//! Each copy costs its own send and a UDP receive as well, and nothing is coalesced; what is saved is waking
+//! The kernel does not bound the backlog of a socket. So the verdict reads its length and the socket's
+//! sequence numbers. It gives nothing to a subscriber that is too far behind until it has accepted
+//! everything. Without a ring there is no newest datagram to skip to, but the gap marker has the same
+//! meaning.
+//!
+//! Connections are put into the map by sockops when they are established, because a process cannot add one
+//! that is already half-closed. Nothing is pinned: programs, links and maps end with the process.
+//!
+//! Each copy costs its own send and a UDP receive as well, and nothing is coalesced. What is saved is waking
 //! a process, which shows with one subscriber and no longer with eight. The number of subscribers and the
-//! pattern of the feed are not known at start, so nothing measured then could decide. `--mode auto` therefore
-//! uses earlier measurements of `bench` on the same machine, for as many subscribers as may come: the kernel
-//! forwards if it was shown better at one of those points and may be much worse at none. Measurements of
-//! another machine, kernel or version are ignored, and without measurements the process forwards: it can lose
-//! little, the kernel mode can lose much.
+//! pattern of the feed are not known at start, so nothing measured then could decide.
+//!
+//! `--mode auto` therefore uses earlier measurements of `bench` on the same machine, for as many subscribers
+//! as may come. The kernel forwards if it was shown better at one of those points, and may be much worse at
+//! none. Measurements of another machine, kernel or version are ignored. Without measurements the process
+//! forwards: it can lose little, the kernel mode can lose much.
 
 mod cgroup;
 mod group;

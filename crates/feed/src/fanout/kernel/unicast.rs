@@ -1,4 +1,4 @@
-//! How a unicast feed comes in: at one interface its destination becomes a private multicast group.
+//! How a unicast feed comes in: on one interface, its destination is rewritten to a private multicast group.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

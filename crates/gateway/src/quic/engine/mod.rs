@@ -23,9 +23,9 @@
 //! CONNECTION_CLOSE for room in the congestion window, which does not apply to it, so that at the end of a
 //! drain clients with a full window were not notified. None of these changes the protocol; quiche's unit
 //! tests pass, and so do ours of in-place encryption, except for those of quiche's that expect packets with
-//! data of one stream. For datagrams that leave together, what they have in common is looked at once. Others
-//! bound what a peer can make quiche hold or do, and add what the endpoint needs to keep a client's address and
-//! to refuse connections.
+//! data of one stream. Datagrams that leave together are sealed as a train (below). Other patches bound what a
+//! peer can make quiche hold or do, and add what the endpoint needs to keep a client's address and to refuse
+//! connections.
 //!
 //! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies. It is
 //! required: with quiche as released this does not build (`patches/README.md`). A fork would have to
@@ -33,6 +33,23 @@
 //! engine. quiche's `qlog` feature has a cost even with no file open. Being able to inspect a connection of a
 //! running server is worth that by default; a build with `--no-default-features` does without it, and then
 //! the key is rejected.
+//!
+//! # Trains
+//!
+//! The datagrams of a burst are a train. They are sealed one after the other into the slots that packet I/O lends:
+//!
+//! ```text
+//! train(path, now) ─▶ first packet: whatever is due ─▶ only streams left? ─▶ run: header, STREAM frames, record, seal ─▶ next slot
+//!                          ▲                                                  │ number skipped or longer, window for a part,
+//!                          └──────────────── the ordinary way ◀───────────────┘ nothing more to send
+//! ```
+//!
+//! A train borrows the connection. Meanwhile nothing is received and no timer expires, so the answers to what quiche
+//! asks for each packet cannot change: is an ACK due, must a window be raised or a path be probed, which path and keys
+//! apply. A run asks once. The streams in a packet are chosen by the same code as for any packet, one packet at a
+//! time, so priorities, turns and every byte are the same as without trains. A train is as long as a burst was before,
+//! so turns are no longer. Figures and tests are at the head of `patches/quiche-0.30.0/24-trains.patch`; what trains
+//! leave out is in `patches/README.md`.
 
 mod stream;
 mod transport;

@@ -1,7 +1,8 @@
 //! Groups on their way to a peer.
 //!
-//! What is on its way counts on the session's account until the peer has acknowledged it. A session that holds as much as it may gets on when
-//! the peer acknowledges some, and until then it is like one whose connection takes no more: its groups become old, and are skipped.
+//! Bytes on their way count on the session's account until the peer has acknowledged them. A session that has reached its limit continues
+//! when the peer acknowledges some. Until then it is treated like one whose connection accepts no more: its groups become old, and are
+//! skipped.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a session reads of streams.
+//! Reads a session's incoming streams.
 
 use expressway_gateway::quic::{Received, Turn};
 

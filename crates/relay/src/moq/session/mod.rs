@@ -1,16 +1,16 @@
 //! A session: one QUIC connection.
 //!
-//! * here: its life.
-//! * `incoming`: what it reads of streams.
-//! * `publish`: what its peer announces and sends; `upstreams`: what is asked of it.
-//! * `watch`: what its peer hears of broadcasts.
-//! * `subscribe`: what its peer asks for; `delivery`: what it is sent of that.
-//! * `writer`: octets on their way to streams that are read slowly.
-//! * `silence`: peers that are not heard from.
+//! * This file: its life cycle.
+//! * `incoming`: reads streams.
+//! * `publish`: what the peer announces and sends; `upstreams`: what is requested from the peer.
+//! * `watch`: what the peer learns about broadcasts.
+//! * `subscribe`: what the peer requests; `delivery`: what it is sent.
+//! * `writer`: bytes on their way to streams that are read slowly.
+//! * `silence`: peers that send or acknowledge nothing.
 //!
-//! Streams are read as far as there is something to do with what they say; what a peer sends before it has said which room it wants
-//! stays with QUIC. All that is kept for a peer is counted: requests by the room's limit, of a stream one message at most, and what is on its
-//! way to the peer until that has acknowledged it, in bytes of its account.
+//! Streams are only read when their content can be used. What a peer sends before it has named a room stays in QUIC. Everything that is
+//! kept for a peer is bounded: requests by the room's limit, one message at most per stream, and bytes that the peer has not acknowledged
+//! by its account.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a peer publishes: broadcasts that it announces, groups that it sends, and what it answers.
+//! What a peer publishes: broadcasts that it announces, groups that it sends, and its answers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

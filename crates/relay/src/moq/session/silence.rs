@@ -1,8 +1,8 @@
-//! Peers that are not heard from.
+//! Silent peers.
 //!
-//! A publisher that vanishes is to make room for another, long before QUIC's idle timeout: while it has broadcasts it is asked for a sign of life
-//! when it is silent, and is gone when none comes. A peer that takes packets and acknowledges nothing of what is sent keeps that in memory: it is
-//! closed too, however much it says.
+//! A publisher that vanishes must make room for another long before QUIC's idle timeout. While it has broadcasts and is silent, it is
+//! probed for a sign of life, and closed if none comes. A peer that acknowledges nothing keeps in memory what is sent to it, so it is closed
+//! too, however much it sends.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

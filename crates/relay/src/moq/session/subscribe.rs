@@ -1,4 +1,4 @@
-//! What a peer asks for: tracks and groups.
+//! What a peer requests: tracks and groups.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

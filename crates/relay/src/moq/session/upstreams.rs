@@ -1,7 +1,7 @@
-//! Tracks that are asked of a peer.
+//! Tracks that are requested from a peer.
 //!
-//! A publisher says on the stream of a subscription where its groups begin, which of them do not come and where they end; the groups come on
-//! streams of their own, and may come later. A track ends when all that it was said to have has begun, or when the rest has not for
+//! On the stream of a subscription, a publisher says where its groups begin, which of them will not come, and where they end. The groups
+//! arrive on streams of their own, possibly later. A track ends when all announced groups have begun, or when the rest has not begun for
 //! [`LATE`].
 
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! What a peer hears of broadcasts: those that there are, and those that come and go, in pieces.
+//! What a peer learns about broadcasts: those that exist, and those that come and go, in pieces.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! Octets on their way to streams, where these take less than there is.
+//! Bytes on their way to streams that accept less than there is.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

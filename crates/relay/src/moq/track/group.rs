@@ -1,4 +1,4 @@
-//! A group of a track, and places in one.
+//! A group of a track, and positions in it.
 
 use std::time::{Duration, Instant};
 

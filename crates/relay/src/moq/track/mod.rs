@@ -1,15 +1,15 @@
-//! A track: the groups that are kept of it, and who follows it.
+//! A track: the groups of it that are kept, and its subscribers.
 //!
 //! ```text
 //!  publisher's session ─▶ append ─▶ group: chunks, as they came ─┬▶ Place of a subscriber ─▶ its stream
 //!                                    (one copy for all)          └▶ …
 //! ```
 //!
-//! A group is kept as the octets of its frames, in the order they came in: nothing is put together again for a subscriber, whose QUIC
-//! packets take them from the same buffers. What is kept is bounded by octets, of the track and of the room, and by groups: the
-//! oldest goes first, of the track itself or, where the room is full, of the one that [`Cache`](super::cache::Cache) says. A group
-//! that is too large for itself ends where it is. A track that has ended keeps what it has for those who follow it still. Sessions are on several workers, so that a track
-//! has a lock, held for one chunk at a time.
+//! A group is kept as the bytes of its frames, in the order in which they arrived. Nothing is reassembled for a subscriber: its QUIC packets
+//! take the bytes from the same buffers. What is kept is bounded in bytes, of the track and of the room, and in groups. The oldest group is
+//! evicted first: of the track itself, or if the room is full, of the track that [`Cache`](super::cache::Cache) names. A single group that
+//! exceeds the limit ends there. A track that has ended keeps its groups for its remaining subscribers. Sessions are on several workers, so
+//! a track has a lock, which is held for one chunk at a time.
 
 mod group;
 

@@ -1,4 +1,4 @@
-//! Numbers of moq-lite-05: codes that sessions and streams end with, types of streams.
+//! Numbers of moq-lite-05: error codes of sessions and streams, and types of streams.
 
 /// Codes that a session is closed with (draft-lcurley-moq-lite, Error Codes).
 pub mod session_code {

@@ -1,4 +1,4 @@
-//! Where frames begin and end on the stream of a group.
+//! Finds the boundaries of frames on the stream of a group.
 
 use expressway_h3::varint;
 

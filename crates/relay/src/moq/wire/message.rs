@@ -1,4 +1,4 @@
-//! Messages that are read, each by its fields.
+//! Incoming messages and their fields.
 
 use expressway_h3::varint;
 

@@ -1,8 +1,8 @@
-//! Messages of moq-lite-05 (draft-lcurley-moq-lite): what is read of streams, and what is written on them.
+//! Messages of moq-lite-05 (draft-lcurley-moq-lite), as read from streams and written to them.
 //!
-//! A stream begins with its type; then come messages, each with its length in front. Integers are those of QUIC (RFC 9000, section 16).
-//! Everything here works on what is there: [`Incomplete`](Problem::Incomplete) says that more has to come. Nothing is kept or
-//! copied for a length that a peer claims: a message is at most [`MAX_MESSAGE`] long, and the bytes are the stream's.
+//! A stream begins with its type. Then come messages, each preceded by its length. Integers are those of QUIC (RFC 9000, section 16).
+//! Everything here works on the bytes that are there: [`Incomplete`](Problem::Incomplete) says that more are needed. Nothing is allocated
+//! for a length that a peer claims: a message has at most [`MAX_MESSAGE`] bytes, and they stay in the stream.
 
 mod codes;
 mod frames;

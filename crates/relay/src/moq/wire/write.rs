@@ -1,4 +1,4 @@
-//! Writers, each of what begins a stream or answers on one.
+//! Writes outgoing messages: what begins a stream, and what answers on one.
 
 use expressway_h3::varint;
 

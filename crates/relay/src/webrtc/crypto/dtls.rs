@@ -1,4 +1,4 @@
-//! DTLS 1.2: dimpl keeps the state of a handshake, and asks BoringSSL for what takes keys.
+//! DTLS 1.2: dimpl keeps the state of a handshake, and calls BoringSSL for everything that needs keys.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! The cryptography of WebRTC by BoringSSL, which everything else uses too: no second library is built for it.
+//! The cryptography of WebRTC by BoringSSL, which everything else uses too, so no second library is needed.
 //!
 //! * [`dtls`]: handshakes (DTLS 1.2, RFC 6347), whose state machine is dimpl's.
 //! * [`srtp`]: packets (RFC 3711, RFC 7714).

@@ -1,4 +1,4 @@
-//! Ciphers of SRTP.
+//! The ciphers of SRTP.
 
 use aes::Aes128;
 use boring::aead::{AeadCtx, Algorithm};

@@ -1,4 +1,5 @@
-//! A request on its way to an answer: its body comes, what it asks is done or passed to the room's worker, and the result goes.
+//! A request from its body to its answer: the body is read, the request is carried out or passed to the room's
+//! worker, and the result is sent.
 
 use std::sync::Arc;
 use std::task::{Poll, Waker};

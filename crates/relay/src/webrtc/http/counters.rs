@@ -1,4 +1,4 @@
-//! What came of requests.
+//! Counters of requests by outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,5 +1,5 @@
-//! The layer of a publisher's simulcast that a session sees at most, by RID: as `layer` of the query of its offer, or later as JSON at
-//! its `layer` resource, `{"encodingId": "h"}`; without, any.
+//! The highest simulcast layer that a session may see, by RID. It is given as `layer` in the query of the offer, or
+//! later as JSON at the session's `layer` resource, `{"encodingId": "h"}`. Without it, any layer.
 
 use expressway_netio::mailbox::Rejected;
 use http::StatusCode;

@@ -1,4 +1,4 @@
-//! Offers: each becomes a session with an answer, or is refused with what is in its way.
+//! Offers: each becomes a session with an answer, or is refused with the reason.
 
 use std::net::IpAddr;
 

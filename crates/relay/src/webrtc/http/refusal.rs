@@ -1,4 +1,4 @@
-//! Answers that are no success, and the fields that all answers have.
+//! Responses other than success, and the header fields of all responses.
 
 use bytes::Bytes;
 use expressway_web::{Exchange, ResponseHead, date_header};

@@ -1,5 +1,5 @@
-//! PATCH of a session (RFC 9725, section 4.3): ICE begins anew, or has more candidates. The latter the relay needs not, since it is
-//! ICE-lite and hears where its peers are.
+//! PATCH of a session (RFC 9725, section 4.3): an ICE restart, or more candidates. The relay does not need the
+//! latter, because it is ICE-lite and learns the addresses of peers from their packets.
 
 use std::sync::Arc;
 

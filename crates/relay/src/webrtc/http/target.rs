@@ -1,4 +1,4 @@
-//! What a request is about, by its path.
+//! What a request is about, according to its path.
 
 use std::borrow::Cow;
 

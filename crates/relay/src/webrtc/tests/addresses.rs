@@ -1,4 +1,4 @@
-//! Which session a datagram is for, and whose an address is.
+//! Tests: which session a datagram is for, and which session an address belongs to.
 
 use super::*;
 use str0m::IceCreds;

@@ -1,4 +1,4 @@
-//! Messages on data channels.
+//! Tests: messages on data channels.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Layers of a publisher's simulcast: which of them a session sees, and how it goes from one to another.
+//! Tests: which simulcast layer a session sees, and how it changes to another.
 
 use super::*;
 use crate::service::Message;

@@ -1,4 +1,4 @@
-//! Packets of a publisher on their way to players, and what becomes of sessions.
+//! Tests: packets of a publisher on their way to players, and the end of sessions.
 
 use super::*;
 use crate::rtp::header::{Header, packet};
