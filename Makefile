@@ -3,8 +3,8 @@
 #   make build    target/release/expressway, and its debug information apart in expressway.debug
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     the gate; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
-#   make test-guest     what CI runs besides: agents, captures, XDP dispatchers, bonds, VLANs and benchmarks in emulated guests, and
-#                       whether a main path takes more instructions than before
+#   make test-guest     what CI runs besides: agents, captures, XDP dispatchers, bonds, VLANs and benchmarks in emulated guests
+#   make test-instructions   whether a main path of the QUIC endpoint takes more instructions than before
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
 #   make test-kernels   every BPF program on Debian's kernels from 5.10 on, and XDP programs in a dispatcher; writes docs/kernels.md
 #   make package  target/package: expressway_VERSION_ARCH.deb with its symbols apart, and the root of a container image
@@ -23,7 +23,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build package demo test test-guest test-packages test-drivers test-kernels test-hostile soak bench audit fmt lint doc patched setup clean
+.PHONY: build package demo test test-guest test-instructions test-packages test-drivers test-kernels test-hostile soak bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -46,7 +46,11 @@ test:
 
 test-guest:
 	scripts/setup build test
-	scripts/test build instructions virtio beside guest_bench
+	scripts/test build virtio beside guest_bench
+
+test-instructions:
+	scripts/setup build test
+	scripts/test build instructions
 
 test-packages:
 	scripts/setup build
