@@ -276,33 +276,33 @@ impl CachedExchange {
         } else if entry.is_some() {
             self.forward = Forward::VaryMiss;
         }
+        if !self.miss(&request, old, entry, now) {
+            return self.decide();
+        }
         count(&cache.counters.cache_misses);
-        self.miss(&request, old, entry, now);
     }
 
-    /// Takes part in a fetch, or passes.
+    /// Takes part in a fetch, or passes. False: what is stored is newer than what was looked up.
     fn miss(
         &mut self,
         request: &Arc<RequestHead>,
         old: Option<Arc<Object>>,
         known: Option<Arc<Entry>>,
         now: u64,
-    ) {
+    ) -> bool {
         let site = Arc::clone(&self.site);
         let cache = &site.cache;
         if self.asked.only_if_cached {
             let exchange = Exchange::error(&request.method, StatusCode::GATEWAY_TIMEOUT, HeaderMap::new());
-            return self.pass_on(exchange, Status::forward(Some(self.forward)), None, None);
+            self.pass_on(exchange, Status::forward(Some(self.forward)), None, None);
+            return true;
         }
         if old.is_none() && cache.table.throttle(self.lane, now).is_some() {
-            return self.pass(request, None);
+            self.pass(request, None);
+            return true;
         }
-        match cache.table.join_head(
-            &self.key,
-            (self.lane, cache.heads.bans.last()),
-            &request.headers,
-            old.as_ref(),
-        ) {
+        let Some(joined) = self.join(request, old.as_ref(), known.as_ref()) else { return false };
+        match joined {
             Joined::First(fill, ticket) => {
                 self.is_first = true;
                 Plan {
@@ -322,6 +322,27 @@ impl CachedExchange {
             }
             Joined::Full => self.pass(request, None),
         }
+        true
+    }
+
+    /// Joins the fetch of the URL that is under way, or begins one; neither if one has stored a response since `known` was looked up.
+    fn join(
+        &self,
+        request: &RequestHead,
+        old: Option<&Arc<Object>>,
+        known: Option<&Arc<Entry>>,
+    ) -> Option<Joined> {
+        let cache = &self.site.cache;
+        let known = known.and_then(|entry| entry.variant(&request.headers));
+        let is_renewed = || {
+            let Found::Memory(entry) = cache.heads.find(&self.key) else { return false };
+            entry.variant(&request.headers).is_some_and(|object| {
+                known.is_none_or(|known| !Arc::ptr_eq(known, object))
+                    && object.freshness.left(policy::now()) > 0
+            })
+        };
+        let purges = cache.heads.bans.last();
+        cache.table.join_head(&self.key, (self.lane, purges), &request.headers, old, is_renewed)
     }
 
     /// The slice that the request begins in, as far as that can be told without the length.
@@ -342,14 +363,7 @@ impl CachedExchange {
         object: Arc<Object>,
         known: Option<Arc<Entry>>,
     ) {
-        let cache = &self.site.cache;
-        let joined = cache.table.join_head(
-            &self.key,
-            (self.lane, cache.heads.bans.last()),
-            &request.headers,
-            Some(&object),
-        );
-        if let Joined::First(fill, ticket) = joined {
+        if let Some(Joined::First(fill, ticket)) = self.join(request, Some(&object), known.as_ref()) {
             Plan {
                 site: Arc::clone(&self.site),
                 fill,

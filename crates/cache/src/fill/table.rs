@@ -74,14 +74,16 @@ impl Table {
     }
 
     /// Takes part in the fetch of a URL that has no answer yet or one that is for a request with these fields, or begins one.
-    /// `purges` is the number of the last purge.
+    /// `purges` is the number of the last purge. A fetch stores its response before it ends: `is_renewed` looks, once none is under way,
+    /// whether one has since the request was looked up; then there is none to take part in.
     pub(crate) fn join_head(
         &self,
         key: &Key,
         (lane, purges): (u128, u64),
         request: &HeaderMap,
         old: Option<&Arc<Object>>,
-    ) -> Joined {
+        is_renewed: impl FnOnce() -> bool,
+    ) -> Option<Joined> {
         let mut running = self.lock();
         for fill in running.heads.get(&lane).into_iter().flatten() {
             let is_for = match fill.answer() {
@@ -95,17 +97,20 @@ impl Table {
                 Some(_) => false,
             };
             if is_for && fill.key == *key && fill.purges == purges && !fill.is_void() {
-                return fill.join(self.most_waiters).map_or(Joined::Full, Joined::Another);
+                return Some(fill.join(self.most_waiters).map_or(Joined::Full, Joined::Another));
             }
         }
+        if is_renewed() {
+            return None;
+        }
         if running.count >= self.most_fills {
-            return Joined::Full;
+            return Some(Joined::Full);
         }
         let fill = Arc::new(Fill::new(key.clone(), lane, purges, Arc::clone(&self.held)));
         running.heads.entry(lane).or_default().push(Arc::clone(&fill));
         running.count += 1;
         let ticket = fill.ticket();
-        Joined::First(fill, ticket)
+        Some(Joined::First(fill, ticket))
     }
 
     /// The same for a slice.
