@@ -123,18 +123,29 @@ pub(crate) fn register_worker(registry: &Registry, worker: usize, cell: Arc<Stat
         let sample = |metric: Metric| Sample::from(metric).label("worker", worker.to_string());
         out.extend(cell.io().fields().map(sample));
         out.extend(cell.worker().fields().map(sample));
-        let help = "Worker turns by duration, including time that the kernel took from the worker.";
-        let all = Sample::histogram("worker_turn_seconds", help, durations(&cell.turns()));
-        out.push(all.label("worker", worker.to_string()));
-        let longest = Duration::from_nanos(cell.turns().longest);
-        let longest =
-            Sample::time("worker_turn_longest_seconds", "Longest worker turn since start.", longest);
-        out.push(longest.label("worker", worker.to_string()));
+        let all = (
+            "worker_turn_seconds",
+            "Worker turns by duration, including time that the kernel took from the worker.",
+        );
+        let longest = ("worker_turn_longest_seconds", "Longest worker turn since start.");
+        out.extend(turn_samples(worker, &cell.turns(), all, longest));
     });
 }
 
-fn durations(turns: &TurnTimes) -> Histogram {
-    Histogram { bounds: &TURN_BOUNDS, buckets: turns.buckets.to_vec(), sum: Duration::from_nanos(turns.sum) }
+/// How long a worker's turns took, all of them and the longest, each with its name and help text.
+fn turn_samples(
+    worker: usize,
+    turns: &TurnTimes,
+    all: (&'static str, &'static str),
+    longest: (&'static str, &'static str),
+) -> [Sample; 2] {
+    let (buckets, sum) = (turns.buckets.to_vec(), Duration::from_nanos(turns.sum));
+    let histogram = Histogram { bounds: &TURN_BOUNDS, buckets, sum };
+    [
+        Sample::histogram(all.0, all.1, histogram),
+        Sample::time(longest.0, longest.1, Duration::from_nanos(turns.longest)),
+    ]
+    .map(|sample| sample.label("worker", worker.to_string()))
 }
 
 /// Registers what the workers of TCP count.
@@ -147,14 +158,12 @@ pub(crate) fn register_tcp(registry: &Registry, workers: Vec<Arc<expressway_tcp:
                 sample
             };
             out.extend(stats.fields().into_iter().map(sample));
-            let turns = stats.turns();
-            let help = "Turns of TCP connections' tasks by duration, including time that the kernel took from the worker.";
-            let all = Sample::histogram("tcp_turn_seconds", help, durations(&turns));
-            out.push(all.label("worker", worker.to_string()));
-            let longest = Duration::from_nanos(turns.longest);
-            let longest =
-                Sample::time("tcp_turn_longest_seconds", "Longest turn of a TCP connection's task since start.", longest);
-            out.push(longest.label("worker", worker.to_string()));
+            let all = (
+                "tcp_turn_seconds",
+                "Turns of TCP connections' tasks by duration, including time that the kernel took from the worker.",
+            );
+            let longest = ("tcp_turn_longest_seconds", "Longest turn of a TCP connection's task since start.");
+            out.extend(turn_samples(worker, &stats.turns(), all, longest));
         }
     });
 }

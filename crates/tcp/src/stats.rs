@@ -121,9 +121,8 @@ impl Stats {
 
     /// Counts a turn: a poll of a connection's task.
     pub(crate) fn count_turn(&self, time: Duration) {
-        let bucket = TURN_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(TURN_BOUNDS.len());
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        add(&self.turns.buckets[bucket], 1);
+        add(&self.turns.buckets[TurnTimes::bucket(time)], 1);
         add(&self.turns.sum, nanoseconds);
         self.turns.longest.fetch_max(nanoseconds, Ordering::Relaxed);
     }

@@ -40,10 +40,10 @@ impl Application for Http3 {
             bidirectional_window: settings.receive_window,
             unidirectional_window: UNIDIRECTIONAL_WINDOW,
             own_window: 0,
-            most_stream_window: settings.receive_window.max(UNIDIRECTIONAL_WINDOW),
+            max_stream_window: settings.receive_window.max(UNIDIRECTIONAL_WINDOW),
             // Request bodies are discarded, so one window serves all streams of a connection.
             connection_window: settings.receive_window * 4,
-            most_connection_window: settings.receive_window * 4,
+            max_connection_window: settings.receive_window * 4,
         }
     }
 

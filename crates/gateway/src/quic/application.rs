@@ -11,9 +11,8 @@ use std::time::Instant;
 use super::settings::Settings;
 use super::{Transport, Turn};
 
-/// Streams that a client may open and what it may send on them before it is read, in streams and bytes. A window is what a client may
-/// have sent that was not read, to begin with. Whenever half of it is used up within two round trips it is doubled, up to the greatest that it may
-/// become.
+/// Streams that a client may open and what it may send on them before it is read, in streams and bytes. A window is how much a
+/// client may have sent that was not read. Whenever half of it is used up within two round trips it is doubled, up to its maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
     /// Streams in both directions that a client may have open.
@@ -26,12 +25,12 @@ pub struct StreamLimits {
     pub unidirectional_window: u64,
     /// Bytes that a client may send on a stream that we opened.
     pub own_window: u64,
-    /// The greatest that the window of a stream becomes.
-    pub most_stream_window: u64,
+    /// What the window of a stream grows to at most.
+    pub max_stream_window: u64,
     /// Bytes under way on all of its streams.
     pub connection_window: u64,
-    /// The greatest that this window becomes.
-    pub most_connection_window: u64,
+    /// What this window grows to at most.
+    pub max_connection_window: u64,
 }
 
 /// What all connections of an endpoint speak.

@@ -34,11 +34,16 @@ impl TurnTimes {
     /// Counts a turn.
     #[inline]
     pub fn record(&mut self, time: Duration) {
-        let bucket = TURN_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(TURN_BOUNDS.len());
-        self.buckets[bucket] += 1;
+        self.buckets[Self::bucket(time)] += 1;
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.sum = self.sum.saturating_add(nanoseconds);
         self.longest = self.longest.max(nanoseconds);
+    }
+
+    /// Index of the bucket of a turn.
+    #[inline]
+    pub fn bucket(time: Duration) -> usize {
+        TURN_BOUNDS.iter().position(|bound| time <= *bound).unwrap_or(TURN_BOUNDS.len())
     }
 
     /// Turns counted.

@@ -17,17 +17,17 @@ fn root_both_ways_are_seen_whole_with_the_sender() {
     let (server, client) = (lab.socket(Role::Server, PORT), lab.socket(Role::Client, PORT));
     let index = lab.index();
     let seen = lab.server(|| {
+        let exchange = |words: &[u8]| {
+            let mut buffer = [0; 64];
+            client.send_to(words, server.local_addr().unwrap()).unwrap();
+            let (length, from) = server.recv_from(&mut buffer).unwrap();
+            server.send_to(&buffer[..length], from).unwrap();
+            client.recv(&mut buffer).unwrap();
+        };
         // Neighbours are known then: what waits for one leaves when its answer comes, whoever runs at the moment.
-        let mut buffer = [0; 64];
-        client.send_to(b"before", server.local_addr().unwrap()).unwrap();
-        let (length, from) = server.recv_from(&mut buffer).unwrap();
-        server.send_to(&buffer[..length], from).unwrap();
-        client.recv(&mut buffer).unwrap();
+        exchange(b"before");
         let mut capture = Capture::open(options(index, "udp port 4444", kernel())).unwrap();
-        client.send_to(b"there", server.local_addr().unwrap()).unwrap();
-        let (length, from) = server.recv_from(&mut buffer).unwrap();
-        server.send_to(&buffer[..length], from).unwrap();
-        client.recv(&mut buffer).unwrap();
+        exchange(b"there");
         take(&mut capture, 2)
     });
     let [received, sent] = &seen[..] else { panic!("{seen:?}") };

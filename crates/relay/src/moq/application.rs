@@ -154,9 +154,9 @@ impl Application for Moq {
             bidirectional_window: 2 * MAX_MESSAGE as u64,
             unidirectional_window: GROUP_WINDOW,
             own_window: ANSWER_WINDOW,
-            most_stream_window: MOST_OF_STREAM,
+            max_stream_window: MOST_OF_STREAM,
             connection_window: CONNECTION_WINDOW,
-            most_connection_window: MOST_OF_CONNECTION,
+            max_connection_window: MOST_OF_CONNECTION,
         }
     }
 

@@ -293,19 +293,19 @@ fn limit(config: &mut quiche::Config, settings: &Settings, application: &dyn App
         bidirectional_window,
         unidirectional_window,
         own_window,
-        most_stream_window,
+        max_stream_window,
         connection_window,
-        most_connection_window,
+        max_connection_window,
     } = application.limits(settings);
     let milliseconds = u64::try_from(settings.idle_timeout.as_millis()).unwrap_or(u64::MAX);
     config.set_max_idle_timeout(milliseconds);
     config.set_max_recv_udp_payload_size(settings.max_receive_payload());
     config.set_initial_max_data(connection_window);
-    config.set_max_connection_window(most_connection_window);
+    config.set_max_connection_window(max_connection_window);
     config.set_initial_max_stream_data_bidi_remote(bidirectional_window);
     config.set_initial_max_stream_data_bidi_local(own_window);
     config.set_initial_max_stream_data_uni(unidirectional_window);
-    config.set_max_stream_window(most_stream_window);
+    config.set_max_stream_window(max_stream_window);
     config.set_initial_max_streams_bidi(bidirectional);
     config.set_initial_max_streams_uni(unidirectional);
     config.set_active_connection_id_limit(settings.connection_ids);
