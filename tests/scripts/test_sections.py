@@ -21,6 +21,12 @@ sleep 0.02
 echo "last $*"
 """
 
+# A cargo whose builds have a warning.
+LINTED = """#!/bin/sh
+echo "cargo $*" >>"$CALLS"
+[ "$CLIPPY_ARGS" != -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ ]
+"""
+
 
 class Sections(unittest.TestCase):
     """A copy of the script with stubs for all that it starts."""
@@ -85,8 +91,17 @@ class Sections(unittest.TestCase):
         self.assertEqual(report["e2e"], "not run: clippy failed")
         self.assertEqual(report["guest"], "not run: clippy failed")
         self.assertNotIn("pytest", calls)
+        # It is built without lints before anything is given up.
+        self.assertEqual(calls.count("cargo build --locked --workspace --all-targets"), 2)
         # Named alone it takes the binary that there is.
         self.assertEqual(self.run_sections("e2e", fails="cargo build*")[0], 0)
+
+    def test_a_warning_fails_clippy_alone(self) -> None:
+        (self.folder / ".cargo/bin/cargo").write_text(LINTED)
+        code, report, calls = self.run_sections("clippy", "unit", "e2e", "guest")
+        self.assertEqual(code, 1)
+        self.assertEqual(report, {"clippy": "failed", "unit": "ok", "e2e": "ok", "guest": "ok", "total": ""})
+        self.assertIn("-m pytest tests/e2e", calls)
 
     def test_what_another_lane_makes_is_waited_for_whichever_is_named_first(self) -> None:
         for sections in (("virtio", "build", "beside"), ("beside", "build")):

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -51,6 +52,11 @@ func dial(ctx context.Context, o *options, trust *tls.Config) (*client, error) {
 		InitialPacketSize:    uint16(o.packetSize),
 		MaxIdleTimeout:       o.timeout,
 		HandshakeIdleTimeout: o.timeout,
+	}
+	if o.rebindEvery > 0 {
+		// As browsers do. Who only receives has nothing to send again: if the one packet that tells the server of the new
+		// port is lost, the server never learns of it.
+		config.KeepAlivePeriod = time.Second
 	}
 	transport := &quic.Transport{Conn: socket}
 	conn, err := transport.Dial(ctx, server, tlsConfig, config)
