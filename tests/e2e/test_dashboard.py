@@ -87,6 +87,8 @@ def test_it_asks_for_the_token_and_draws_a_gateway(
         assert answer.status == 200
     moved = "[...document.querySelectorAll('article')].some((one) => one.innerText.startsWith('Bytes over QUIC') && /[1-9]/.test(one.innerText))"
     browser.wait_until(moved)
+    upgrades = "[...document.querySelectorAll('article')].find((one) => one.innerText.startsWith('Upgrades')).innerText"
+    assert browser.evaluate(upgrades).split() == ["Upgrades", "generation", "1", "older", "processes", "0"]
     assert f"{host}:4433" in text(browser, "#tables") and mode in text(browser, "#tables")
     # Both themes, whatever the system's is.
     theme = "document.documentElement.dataset.theme"

@@ -39,7 +39,7 @@ def test_all_that_belongs_to_it_is_in_it(debs: Debs) -> None:
         "/usr/bin/expressway", "/usr/share/man/man1/expressway.1.gz", "/usr/share/man/man1/expressway-serve.1.gz",
         "/usr/share/bash-completion/completions/expressway", "/usr/share/zsh/vendor-completions/_expressway",
         "/usr/share/fish/vendor_completions.d/expressway.fish", "/usr/lib/sysusers.d/expressway.conf",
-        "/usr/share/doc/expressway/copyright", "/usr/share/doc/expressway/examples/expressway.rules.yml",
+        "/etc/logrotate.d/expressway", "/usr/share/doc/expressway/copyright", "/usr/share/doc/expressway/examples/expressway.rules.yml",
     ):
         assert files[path].startswith("-"), path
     units = {Path(path).name for path in files if path.endswith(".service")}

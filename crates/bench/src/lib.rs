@@ -88,7 +88,7 @@ pub use peers::Program;
 pub use profile::lacks as profile_lacks;
 pub use published::Figure;
 pub use raw::{Absent, Described, Line, Measured, RawFile, RawRun, Run};
-pub use report::{MADE_BY, html, markdown, tables};
+pub use report::{MADE_BY, PICTURE, html, markdown, picture, tables};
 pub use runner::{Tally, remove_leftovers, run};
 pub use scenario::{About, BUILT_IN, Bed, Beside, Contestant, Effort, Scenario, Side, Value, expand, find};
 pub use statistic::{Estimate, ROUNDS_FOR_A_VERDICT, estimate, median, ratio_of_medians};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use expressway_bench::{MADE_BY, RawRun, markdown};
+use expressway_bench::{MADE_BY, PICTURE, RawRun, markdown, picture};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -26,7 +26,10 @@ fn benchmarks_md_is_made_from_the_committed_raw_files() {
         raw.environments.iter().all(|one| one.build == "release"),
         "a raw file of a debug build was committed"
     );
-    if page != markdown(&raw, "Benchmarks") {
+    let made =
+        markdown(&raw, "Benchmarks").replace(&format!("({PICTURE})"), &format!("(benchmarks/{PICTURE})"));
+    let drawn = std::fs::read_to_string(root().join("benchmarks").join(PICTURE)).ok();
+    if page != made || drawn != picture(&raw) {
         panic!(
             "BENCHMARKS.md differs from what benchmarks/*.jsonl say: run scripts/tour --report and commit both"
         );

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use expressway_dataplane::DataPath;
 use expressway_gateway::quic::Shared;
+use expressway_keys::{Refusal, Report};
 use expressway_metrics::{Histogram, Metric, Registry, Sample, Value};
 use expressway_netio::stats::{StatsCell, TURN_BOUNDS, TurnTimes};
 use expressway_observe::drops::{DropReason, REASONS};
@@ -146,6 +147,21 @@ fn turn_samples(
         Sample::time(longest.0, longest.1, Duration::from_nanos(turns.longest)),
     ]
     .map(|sample| sample.label("worker", worker.to_string()))
+}
+
+/// What a document of shared keys is, and what became of its file.
+pub(crate) fn shared_keys(report: &Report, out: &mut Vec<Sample>) {
+    let help = "Version of the shared keys in use: usually the Unix time at which they were made.";
+    out.push(Sample::gauge("shared_keys_version", help, report.version));
+    let help =
+        "1 if the shared keys in use are those of the file when it was last read; 0 if it was refused.";
+    out.push(Sample::gauge("shared_keys_good", help, report.is_good.into()));
+    let help = "Documents of shared keys accepted since the start, including the first.";
+    out.push(Sample::counter("shared_keys_taken", help, report.taken));
+    let help = "Times that the file of the shared keys was read and refused.";
+    for (reason, count) in Refusal::REASONS.into_iter().zip(report.refused) {
+        out.push(Sample::counter("shared_keys_refused", help, count).label("reason", reason));
+    }
 }
 
 /// Registers what the workers of TCP count.

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use expressway_settings::secret::{self, Access};
 
@@ -60,8 +60,10 @@ impl Store {
     /// As [`check`].
     pub fn open(file: &Path, signers: &Path, now: Instant) -> Result<Self, String> {
         let look = look(file);
+        let document = check(file, signers)?;
+        warn_if_from_the_future(&document);
         let state = State {
-            document: Arc::new(check(file, signers)?),
+            document: Arc::new(document),
             look,
             read: now,
             taken: 1,
@@ -122,6 +124,24 @@ impl Store {
         }
     }
 
+    /// As [`Store::follow`], with all that is to be said of it in the log.
+    pub fn keep_up(&self, is_asked: bool) -> Option<Arc<Document>> {
+        match self.follow(Instant::now(), is_asked) {
+            Ok(Some(document)) => {
+                tracing::info!(
+                    file = %self.file.display(), version = document.version, current = document.current.id(), "new shared keys"
+                );
+                warn_if_from_the_future(&document);
+                Some(document)
+            }
+            Ok(None) => None,
+            Err(problem) => {
+                tracing::error!("keeping version {} of the shared keys: {problem}", self.document().version);
+                None
+            }
+        }
+    }
+
     /// What it has done so far.
     pub fn report(&self) -> Report {
         let state = self.lock();
@@ -172,6 +192,17 @@ pub(crate) fn open(file: &Path) -> Result<(Vec<u8>, u32), Refusal> {
         ErrorKind::FileTooLarge => Refusal::Format(error.to_string()),
         _ => Refusal::Unreadable(error.to_string()),
     })
+}
+
+/// A signer whose clock is ahead makes documents that others' cannot follow for as long.
+fn warn_if_from_the_future(document: &Document) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if document.version > now + 3600 {
+        let ahead = document.version - now;
+        tracing::warn!(
+            "the version of the shared keys is {ahead} s ahead of this machine's clock: check the clocks"
+        );
+    }
 }
 
 fn look(file: &Path) -> Look {

@@ -203,7 +203,11 @@ impl Reader {
         process.wait_until("listening", Duration::from_millis(2), &|process| {
             Ok(process.all_said().contains("listening on"))
         })?;
-        Ok(Self { process: Some(process) })
+        // It goes on without hooks of AF_XDP that the kernel refuses. What they cost would be measured as nothing.
+        match blind(&process.all_said()) {
+            Some(line) if run.case.text("io") != "udp" => Err(run.load_failed("reader", &line)),
+            _ => Ok(Self { process: Some(process) }),
+        }
     }
 
     /// Nanoseconds that it has run.
@@ -220,6 +224,12 @@ impl Reader {
             .map(Some)
             .ok_or_else(|| process.failed("does not say how many packets it captured"))
     }
+}
+
+/// What `dump` says that it does not capture.
+fn blind(said: &str) -> Option<String> {
+    let blind = ["not captured", "a security policy of this kernel refuses such programs"];
+    said.lines().map(str::trim).find(|line| blind.iter().any(|words| line.contains(words))).map(str::to_owned)
 }
 
 /// The reader's command line; `None` for none.
@@ -293,6 +303,17 @@ fn number_before(text: &str, phrase: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_without_its_hooks_is_no_measurement() {
+        let refused = "server0: program redirect (id 7): fentry: Operation not permitted; a security policy of this kernel \
+            refuses such programs, even to root";
+        assert_eq!(blind(&format!("{refused}\nlistening on server0\n")).as_deref(), Some(refused));
+        assert_eq!(
+            blind("listening on server0, link-type EN10MB (Ethernet), snapshot length 128 bytes\n"),
+            None
+        );
+    }
 
     #[test]
     fn each_readers_last_words_are_understood() {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::analysis::{self, Compared, Point};
 use super::plot::{bars, curves, escape};
-use super::{claims, words};
+use super::{claims, picture, standing, words};
 use crate::raw::{Absent, Described, RawRun};
 
 const STYLE: &str = include_str!("style.css");
@@ -31,15 +31,20 @@ pub fn html(raw: &RawRun, title: &str) -> String {
 }
 
 fn first(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    let _ = writeln!(page, "<h2>Where ours is not ahead</h2>\n<p>{}</p>", words::OURS);
-    for (title, lines) in words::standings(scenarios) {
-        let _ = writeln!(page, "<h3>{title}</h3><ul>");
-        for line in lines {
-            let name = line.split([',', ':']).next().unwrap_or_default();
-            let _ = writeln!(page, "<li><a href=\"#{}\">{}</a></li>", escape(name), escape(&line));
-        }
-        page.push_str("</ul>\n");
+    let standings = standing::standings(scenarios);
+    let Some(svg) = picture::draw(&standings, true) else { return };
+    let _ = writeln!(page, "<h2>Ours beside the others</h2>\n<p>{}</p>", standing::EXPLAINED);
+    let _ = writeln!(page, "<figure class=\"wide\">{svg}</figure>");
+    let rest: Vec<&standing::Standing<'_>> = standings.iter().filter(|one| one.ratio.is_none()).collect();
+    if rest.is_empty() {
+        return;
     }
+    page.push_str("<p>Without a ratio:</p><ul>\n");
+    for one in rest {
+        let line = words::standing(one);
+        let _ = writeln!(page, "<li><a href=\"#{}\">{}</a></li>", escape(one.scenario), escape(&line));
+    }
+    page.push_str("</ul>\n");
 }
 
 fn claimed(page: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
@@ -209,7 +214,8 @@ mod tests {
             "what a raw file says is text"
         );
         assert!(page.contains("prefers-color-scheme: dark"));
-        assert!(page.contains("<li><a href=\"#trial\">trial, body 1 KiB: a</a></li>"), "{page}");
+        assert!(page.find("class=\"picture\"").unwrap() < page.find("The machine").unwrap());
+        assert!(page.contains("<a href=\"#trial\"><text") && page.contains(">3.00  c / a</text>"), "{page}");
         assert!(page.contains("<td>a</td><td>3.00 (3.00 to 3.00)</td>"), "{page}");
         for foreign in ["<script", "http://", "https://", "@import", "<link"] {
             assert!(!page.contains(foreign), "{foreign}");

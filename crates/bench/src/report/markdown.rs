@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 
 use super::analysis::{self, Compared, Point};
-use super::{claims, words};
+use super::{claims, standing, words};
 use crate::raw::{Absent, Described, RawRun};
 
 /// What a made page says of itself.
 pub const MADE_BY: &str = "<!-- Made by `expressway bench report` from raw files: do not edit. -->";
+
+/// The file name of [`picture`](super::picture()), to which a page in Markdown links.
+pub const PICTURE: &str = "ratios.svg";
 
 /// A whole report.
 pub fn markdown(raw: &RawRun, title: &str) -> String {
@@ -36,14 +39,24 @@ pub fn tables(raw: &RawRun, scenario: &str) -> String {
     text
 }
 
-/// Where others lead comes first.
+/// The picture, and in words what it does not have.
 fn first(text: &mut String, scenarios: &[(&Described, Vec<Point<'_>>)]) {
-    let _ = writeln!(text, "\n## Where ours is not ahead\n\n{}", words::OURS);
-    for (title, lines) in words::standings(scenarios) {
-        let _ = writeln!(text, "\n{title}:\n");
-        for line in lines {
-            let _ = writeln!(text, "- {line}");
-        }
+    let standings = standing::standings(scenarios);
+    if standings.is_empty() {
+        return;
+    }
+    let counted = standing::counted(&standings);
+    let _ = writeln!(text, "\n## Ours beside the others\n\n{counted}\n\n{}", standing::EXPLAINED);
+    if standings.iter().any(|one| one.ratio.is_some()) {
+        let _ = writeln!(text, "\n![Ratios of ours to the others. {counted}]({PICTURE})");
+    }
+    let rest: Vec<String> = standings
+        .iter()
+        .filter(|one| one.ratio.is_none())
+        .map(|one| format!("- {}\n", words::standing(one)))
+        .collect();
+    if !rest.is_empty() {
+        let _ = write!(text, "\nWithout a ratio:\n\n{}", rest.concat());
     }
 }
 
@@ -166,8 +179,11 @@ mod tests {
         raw.scenarios[0].settings = [("udp_segmentation".to_owned(), crate::scenario::text("off"))].into();
         let text = markdown(&raw, "Trials");
         assert!(text.contains("**Settings.** udp_segmentation off.\n"), "{text}");
-        let first = text.find("A peer or the kernel path leads:\n\n- trial, body 1 KiB: a").expect(&text);
-        assert!(first < text.find("## The machine").unwrap());
+        let first = text.find("A peer or the kernel path leads: 1.\n").expect(&text);
+        let picture = text
+            .find("![Ratios of ours to the others. A peer or the kernel path leads: 1.](ratios.svg)")
+            .expect(&text);
+        assert!(first < picture && picture < text.find("## The machine").unwrap());
         assert!(text.contains("| a | 3.00 (3.00 to 3.00) | 1.00 (1.00 to 1.00) | 1200 | 6 |"), "{text}");
         assert!(
             text.contains("a to b, body 1 KiB: 1.50 (1.50 to 1.50). A note. | 3.00 | contradicted here |"),
@@ -181,14 +197,23 @@ mod tests {
     #[test]
     fn ours_leading_is_said_so_and_few_rounds_are_not_decided() {
         let raw = fixture::raw(&[[1.0, 2.0, 3.0]; 6]);
-        assert!(markdown(&raw, "t").contains("Ours leads:\n\n- trial, body 1 KiB: c\n"));
+        assert!(markdown(&raw, "t").contains("\nOurs leads: 1.\n"));
         let mut raw = fixture::raw(&[[1.0, 3.0, 2.0]; 6]);
-        assert!(markdown(&raw, "t").contains("A peer or the kernel path leads:\n\n- trial, body 1 KiB: b\n"));
+        assert!(markdown(&raw, "t").contains("\nA peer or the kernel path leads: 1.\n"));
         raw.scenarios[0].contestants[1].side = Side::Ours;
-        assert!(markdown(&raw, "t").contains("Ours leads:\n\n- trial, body 1 KiB: b\n"));
+        assert!(markdown(&raw, "t").contains("\nOurs leads: 1.\n"));
+        raw.scenarios[0].contestants[1].side = Side::Peer;
+        raw.scenarios[0].contestants[2].side = Side::Peer;
+        let text = markdown(&raw, "t");
+        assert!(
+            text.contains("\nWithout a ratio:\n\n- trial, body 1 KiB: b\n") && !text.contains("ratios.svg"),
+            "{text}"
+        );
         let raw = fixture::raw(&[[1.0, 2.0, 3.0]; 2]);
         let text = markdown(&raw, "t");
-        assert!(text.contains("too few rounds:\n\n- trial, body 1 KiB\n") && text.contains("too few rounds"));
+        assert!(
+            text.contains("\nUndecided: too few rounds: 1.\n") && text.contains("No winner: too few rounds.")
+        );
         assert_eq!(tables(&raw, "trial").matches("| a |").count(), 1);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::analysis::{Compared, Judgement, Leaders, Point, Row};
+use super::standing::Standing;
 use crate::environment::Environment;
 use crate::nics::Nic;
 use crate::raw::{Absent, Described, Measured};
@@ -66,36 +67,12 @@ pub(crate) fn leaders(point: &Point<'_>) -> String {
     }
 }
 
-/// What [`standings`] calls ours.
-pub(crate) const OURS: &str = "\"Ours\" means XDP or AF_XDP: our own gateway on kernel sockets counts as the kernel path. \
-    Where packet I/O is not what is compared, as with the fan-out, it means our program.";
-
-/// Points where a peer or the kernel path leads, then those without a winner, then those where ours leads. Empty groups
-/// are left out.
-pub(crate) fn standings(scenarios: &[(&Described, Vec<Point<'_>>)]) -> Vec<(&'static str, Vec<String>)> {
-    let mut groups = vec![
-        ("A peer or the kernel path leads", Vec::new()),
-        ("No clear winner between ours and the others", Vec::new()),
-        ("Ours leads", Vec::new()),
-        ("Undecided: too few rounds", Vec::new()),
-    ];
-    for (scenario, points) in scenarios {
-        for point in points {
-            let group = match &point.leaders {
-                Leaders::Alone => continue,
-                Leaders::TooFewRounds => 3,
-                leaders if leaders.only_ours() => 2,
-                leaders if leaders.any_ours() => 1,
-                _ => 0,
-            };
-            let at = comma(&self::point(point.at));
-            let names = names(point.leaders.all());
-            let names = if names.is_empty() { String::new() } else { format!(": {names}") };
-            groups[group].1.push(format!("{}{at}{names}", scenario.about.name));
-        }
+/// A point and who leads there, such as `collapse: nginx, expressway`.
+pub(crate) fn standing(one: &Standing<'_>) -> String {
+    match one.leaders.as_str() {
+        "" => format!("{}: {}", one.label, one.state.words().to_lowercase()),
+        leaders => format!("{}: {leaders}", one.label),
     }
-    groups.retain(|(_, lines)| !lines.is_empty());
-    groups
 }
 
 fn names(all: &[&Contestant]) -> String {

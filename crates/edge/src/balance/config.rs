@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
+use expressway_keys::Document;
 use expressway_settings::{ConfigError, SourceFile, Span, admin, named};
 use expressway_xbpf::{Balance, BalanceName};
 use serde::Deserialize;
@@ -14,12 +15,16 @@ use toml::Spanned;
 use crate::interfaces::Mode;
 
 mod check;
+mod keys;
 mod quic;
 
 pub use check::{Check, CheckKind};
+pub use keys::SharedKeys;
+pub(super) use keys::configs as shared_configs;
 pub use quic::QuicConfig;
 
 use check::RawCheck;
+use keys::RawKeys;
 use quic::RawQuic;
 
 /// The greatest weight: finer shares than a ring has entries for would be lost.
@@ -140,6 +145,8 @@ pub struct Service {
     pub slow_start: Duration,
     /// How the QUIC connection IDs that nodes issue are read, by rotation codepoint.
     pub quic: Vec<QuicConfig>,
+    /// `quic` is that of the shared keys, and follows them.
+    pub shared_keys: bool,
     /// How nodes are asked whether they serve.
     pub check: Option<Check>,
     /// At least one.
@@ -165,6 +172,8 @@ pub struct Config {
     pub seed: u64,
     /// The admin listener.
     pub admin: Option<admin::Section>,
+    /// Keys that nodes and balancers share.
+    pub keys: Option<SharedKeys>,
     /// At least one.
     pub services: Vec<Service>,
     /// The file's text, for `/config`.
@@ -187,6 +196,7 @@ struct Raw {
     #[serde(default)]
     seed: u64,
     admin: Option<admin::Section>,
+    keys: Option<RawKeys>,
     #[serde(default)]
     service: Vec<RawService>,
 }
@@ -211,6 +221,7 @@ struct RawService {
     scheduler: Scheduler,
     idle: Option<Spanned<Span>>,
     slow_start: Option<Span>,
+    shared_keys: Option<Spanned<bool>>,
     quic_configs: Option<Spanned<Vec<u8>>>,
     #[serde(default)]
     quic_lb: Vec<RawQuic>,
@@ -260,6 +271,8 @@ impl Config {
             }
             value => Ok(value.map_or(default, Spanned::into_inner)),
         };
+        let keys = raw.keys.map(|keys| keys::check(&source, keys)).transpose()?;
+        let (keys, document) = keys.unzip();
         let config = Self {
             interfaces: raw.interfaces.into_iter().map(Spanned::into_inner).collect(),
             mode: raw.mode,
@@ -269,7 +282,8 @@ impl Config {
             probation: entries(raw.probation, 1 << 16)?,
             seed: raw.seed,
             admin: source.admin(raw.admin)?,
-            services: services(&source, raw.service)?,
+            keys,
+            services: services(&source, raw.service, document.as_ref())?,
             text: source.text.clone(),
         };
         let nodes: usize = config.services.iter().map(|service| service.nodes.len()).sum();
@@ -296,14 +310,18 @@ impl Config {
     }
 }
 
-fn services(source: &SourceFile, raw: Vec<RawService>) -> Result<Vec<Service>, ConfigError> {
+fn services(
+    source: &SourceFile,
+    raw: Vec<RawService>,
+    document: Option<&Document>,
+) -> Result<Vec<Service>, ConfigError> {
     let mut reached = HashSet::new();
     let mut names = HashSet::new();
     let mut services = Vec::new();
     for raw in raw {
         let span = raw.listen.span();
         let name_span = raw.name.as_ref().map_or(span.clone(), Spanned::span);
-        let service = service(source, raw)?;
+        let service = service(source, raw, document)?;
         for address in &service.listen {
             if !reached.insert((*address, service.protocol)) {
                 return Err(source.at(span, format!("{address} is already used by another service")));
@@ -320,7 +338,11 @@ fn services(source: &SourceFile, raw: Vec<RawService>) -> Result<Vec<Service>, C
     Ok(services)
 }
 
-fn service(source: &SourceFile, raw: RawService) -> Result<Service, ConfigError> {
+fn service(
+    source: &SourceFile,
+    raw: RawService,
+    document: Option<&Document>,
+) -> Result<Service, ConfigError> {
     let span = raw.listen.span();
     let listen = match raw.listen.into_inner() {
         Listen::One(address) => vec![address],
@@ -362,8 +384,19 @@ fn service(source: &SourceFile, raw: RawService) -> Result<Service, ConfigError>
     };
     let nodes = nodes(source, &span, raw.node)?;
     let server_id = nodes.first().map_or(0, |node| node.server_id.len());
+    let shared = raw.shared_keys.filter(|shared| *shared.get_ref());
+    let quic = match &shared {
+        Some(shared) => {
+            let span = shared.span();
+            let has_others = raw.quic_configs.is_some() || !raw.quic_lb.is_empty();
+            keys::of_service(document, route, has_others, server_id)
+                .map_err(|problem| source.at(span, problem))?
+        }
+        None => quic::configs(source, raw.quic_configs, raw.quic_lb, server_id)?,
+    };
     Ok(Service {
-        quic: quic::configs(source, raw.quic_configs, raw.quic_lb, server_id)?,
+        quic,
+        shared_keys: shared.is_some(),
         name,
         protocol: raw.protocol,
         route,

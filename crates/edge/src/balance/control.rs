@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use expressway_keys::Store;
 use expressway_netio::route::RouteError;
 use expressway_xbpf::{
     AttachMode, Balance, BalanceListener, BalanceName, BalanceNode, BalanceOptions, BalanceProtocol,
@@ -19,6 +20,7 @@ use super::paths::NodePaths;
 use super::slots::{Slot, Slots};
 
 mod ids;
+mod keys;
 mod member;
 mod report;
 
@@ -26,7 +28,7 @@ use member::{Active, Member, absent};
 
 /// How often flows are counted for `least-connections`: a look at each entry of the table.
 const COUNT: Duration = Duration::from_secs(2);
-/// How often interfaces are looked after.
+/// How often interfaces and shared keys are looked after.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// Why a balancer cannot do what it should.
@@ -38,6 +40,9 @@ pub enum Error {
     /// Of rtnetlink.
     #[error(transparent)]
     Routes(#[from] RouteError),
+    /// Of the shared keys, which were good when the file was read.
+    #[error("shared keys: {0}")]
+    Keys(String),
     /// No thread.
     #[error("health checks: {0}")]
     Checks(#[source] io::Error),
@@ -71,6 +76,9 @@ pub struct Balancer {
     program: Balance,
     paths: NodePaths,
     checker: Checker,
+    keys: Option<Store>,
+    /// The program does not have all of those yet.
+    has_new_keys: bool,
     config: Config,
     active: Vec<Active>,
     service_slots: Slots<String>,
@@ -95,6 +103,8 @@ impl Balancer {
             program,
             paths: NodePaths::start()?,
             checker: Checker::start().map_err(Error::Checks)?,
+            keys: None,
+            has_new_keys: false,
             config: config.clone(),
             active: Vec::new(),
             service_slots: Slots::new(Balance::SERVICES),
@@ -127,12 +137,13 @@ impl Balancer {
     /// Makes a configuration that of the program, while packets flow. Flows stay with nodes that stay.
     ///
     /// # Errors
-    /// [`Error::Restart`] and [`Error::Full`] change nothing. With others, what was done until then stays done, and the next
+    /// [`Error::Restart`], [`Error::Keys`] and [`Error::Full`] change nothing. With others, what was done until then stays done, and the next
     /// call completes it.
-    pub fn apply(&mut self, config: Config) -> Result<(), Error> {
+    pub fn apply(&mut self, mut config: Config) -> Result<(), Error> {
         if let Some(key) = self.config.fixed_change(&config) {
             return Err(Error::Restart(key));
         }
+        self.set_keys(&mut config)?;
         match config.services.iter().map(|service| self.take(service)).collect::<Result<Vec<Active>, _>>() {
             Ok(active) => {
                 self.stop_listening(&config)?;
@@ -192,13 +203,14 @@ impl Balancer {
             self.counted = Some(Instant::now());
         }
         self.refresh(false)?;
-        if let Some(interfaces) = &mut self.interfaces
-            && self.kept.elapsed() >= UPKEEP
-        {
-            interfaces.upkeep(&self.program);
-            self.kept = Instant::now();
+        if self.kept.elapsed() < UPKEEP {
+            return Ok(());
         }
-        Ok(())
+        self.kept = Instant::now();
+        if let Some(interfaces) = &mut self.interfaces {
+            interfaces.upkeep(&self.program);
+        }
+        self.follow_keys()
     }
 
     /// Drains a node, or gives it new flows again.

@@ -27,7 +27,8 @@
 //! encrypted), so a client whose address changes still reaches its connection. The server ID is that of the file, or
 //! the last four bytes of the node's address. Packets with IDs of no node are placed by flow. Each rotation codepoint
 //! has its own configuration, so keys can be changed while connections continue: add the next one here, then let the
-//! nodes use it, and remove the old one when its connections have ended.
+//! nodes use it, and remove the old one when its connections have ended. With `shared_keys` the configurations are those of
+//! a document that nodes and balancers share ([`expressway_keys`]), and follow it.
 
 mod config;
 mod control;
@@ -39,6 +40,7 @@ mod status;
 
 pub use config::{
     Affinity, Check, CheckKind, Config, Method, Node, Protocol, QuicConfig, Route, Scheduler, Service,
+    SharedKeys,
 };
 pub use control::{Balancer, Error};
 pub use status::{NodeStatus, ServiceStatus, Status};

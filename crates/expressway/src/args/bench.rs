@@ -94,7 +94,7 @@ pub(crate) struct Bench {
 /// What is made of raw files.
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
-    /// Write report.md and report.html, from raw files alone
+    /// Write report.md, its picture ratios.svg, and report.html, from raw files alone
     Report(BenchReport),
     /// Run the far end of benchmarks between two hosts: start load programs for holders of the token
     End(BenchEnd),

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use crate::args::Balance as Arguments;
 use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
+use crate::metrics;
 
 /// Balances until told to stop.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -79,7 +80,7 @@ impl Daemon for Balance {
         };
         match self.lock().apply(config) {
             Ok(()) => tracing::info!("reloaded"),
-            Err(error @ (Error::Restart(_) | Error::Full(_))) => {
+            Err(error @ (Error::Restart(_) | Error::Keys(_) | Error::Full(_))) => {
                 tracing::warn!(%error, "not reloaded: keeping the old configuration");
             }
             Err(error) => tracing::warn!(%error, "partly reloaded: reload again"),
@@ -92,9 +93,13 @@ impl Daemon for Balance {
     }
 
     fn samples(&self, out: &mut Vec<Sample>) {
-        match self.lock().status() {
+        let mut balancer = self.lock();
+        match balancer.status() {
             Ok(status) => report::samples(&status, out),
             Err(error) => tracing::warn!(%error, "cannot read the counters"),
+        }
+        if let Some(keys) = balancer.keys() {
+            metrics::shared_keys(&keys, out);
         }
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use expressway_bench::{
-    RawRun, Traffic, Verdict, calculate, changes_as_text, compare, html, markdown, needs_as_text,
+    PICTURE, RawRun, Traffic, Verdict, calculate, changes_as_text, compare, html, markdown, needs_as_text,
+    picture,
 };
 
 use super::failure;
@@ -53,11 +54,13 @@ pub(crate) fn calculated(arguments: &Bench, wanted: &BenchCalculate) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes `report.md` and `report.html` into a folder, creating it.
+/// Writes `report.md` with its picture and `report.html` into a folder, creating it.
 pub(crate) fn write(raw: &RawRun, title: &str, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::run_time(format!("{}: {error}", folder.display())))?;
-    for (name, text) in [("report.md", markdown(raw, title)), ("report.html", html(raw, title))] {
+    let mut files = vec![("report.md", markdown(raw, title)), ("report.html", html(raw, title))];
+    files.extend(picture(raw).map(|svg| (PICTURE, svg)));
+    for (name, text) in files {
         let path = folder.join(name);
         std::fs::write(&path, text)
             .map_err(|error| Failure::run_time(format!("{}: {error}", path.display())))?;

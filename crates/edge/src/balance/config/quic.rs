@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 /// Bytes of server ID and nonce that `expressway serve` encrypts together.
-const OUR_LENGTH: usize = 12;
+pub(super) const OUR_LENGTH: usize = 12;
 
 /// How the connection IDs of one rotation codepoint are read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,6 +26,7 @@ const TILES = [
   ["Connections", [gauge("QUIC", "", "connections"), gauge("in handshake", "", "handshaking")]],
   ["Requests", [rate("HTTP/3", "/s", "requests_total"), rate("over TCP", "/s", "tcp_requests_total")]],
   ["Cache", [rate("hits", "/s", "cache_hits_total"), rate("misses", "/s", "cache_misses_total")]],
+  ["Upgrades", [gauge("generation", "", "generation"), gauge("older processes", "", "older_processes")]],
   ["Memory of clients", [gauge("held", "B", "memory_bytes"), gauge("may be held", "B", "memory_budget_bytes")]],
   ["Filter", [rate("judged", "packets/s", "guard_packets_total"), gauge("banned sources", "", "guard_bans")]],
   ["Balancer", [rate("packets", "packets/s", "balance_service_packets_total"), gauge("flows", "", "balance_service_flows_active")]],
