@@ -206,8 +206,10 @@ fn a_connection_that_is_idle_has_given_back_what_it_took_for_transfers() {
     let mut bed = Bed::new(BUDGET, |_| {});
     // The endpoint's own buffers grow with the first.
     idle(&mut bed, 8, usize::MAX);
-    let fresh = idle(&mut bed, 0, 32 << 10);
-    assert!(fresh <= 32 << 10, "{fresh} bytes");
+    // What TLS allocates is not counted; nothing of it is left by then.
+    let most = 15 << 10;
+    let fresh = idle(&mut bed, 0, most);
+    assert!(fresh <= most, "{fresh} bytes");
     // Less than 4 KiB on an idle machine, 150 KiB if nothing were given back. On a busy one some connections have been seen to
     // keep records of packets longer than this waits.
     let served = idle(&mut bed, 8, fresh + (4 << 10));
