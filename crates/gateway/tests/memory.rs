@@ -214,4 +214,11 @@ fn a_connection_that_is_idle_has_given_back_what_it_took_for_transfers() {
     // keep records of packets longer than this waits.
     let served = idle(&mut bed, 8, fresh + (4 << 10));
     assert!(served <= fresh + (96 << 10), "{served} bytes after transfers, {fresh} before");
+    // Those that have given it back serve as before.
+    for client in [0, CONNECTIONS, 2 * CONNECTIONS] {
+        let before = bed.world.clients[client].received();
+        bed.world.clients[client].get("/9");
+        bed.world.until("a file", |world| world.clients[client].is_done());
+        assert_eq!(bed.world.clients[client].received() - before, SIZE);
+    }
 }
