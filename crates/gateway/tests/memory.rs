@@ -210,15 +210,12 @@ fn a_connection_that_is_idle_has_given_back_what_it_took_for_transfers() {
     let most = 15 << 10;
     let fresh = idle(&mut bed, 0, most);
     assert!(fresh <= most, "{fresh} bytes");
+    // One that has given it back serves as before.
+    bed.world.clients[CONNECTIONS].get("/9");
+    bed.world.until("a file", |world| world.clients[CONNECTIONS].is_done());
+    assert_eq!(bed.world.clients[CONNECTIONS].received(), SIZE);
     // Less than 4 KiB on an idle machine, 150 KiB if nothing were given back. On a busy one some connections have been seen to
     // keep records of packets longer than this waits.
     let served = idle(&mut bed, 8, fresh + (4 << 10));
     assert!(served <= fresh + (96 << 10), "{served} bytes after transfers, {fresh} before");
-    // Those that have given it back serve as before.
-    for client in [0, CONNECTIONS, 2 * CONNECTIONS] {
-        let before = bed.world.clients[client].received();
-        bed.world.clients[client].get("/9");
-        bed.world.until("a file", |world| world.clients[client].is_done());
-        assert_eq!(bed.world.clients[client].received() - before, SIZE);
-    }
 }
