@@ -64,7 +64,7 @@ pub struct Settings {
     /// Closes a connection that was silent this long; at least 1 s (`max_idle_timeout`, RFC 9000,
     /// section 10.1).
     pub idle_timeout: Duration,
-    /// Connections of one worker; more are dropped and counted. An idle one costs about 40 kB.
+    /// Connections of one worker; more are dropped and counted. A new one costs about 40 kB, an idle one 15 kB.
     pub max_connections: usize,
     /// Requests that a client may have open on one connection at a time, 1 to 10,000.
     pub max_requests: u64,

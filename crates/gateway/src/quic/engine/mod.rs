@@ -23,9 +23,10 @@
 //! CONNECTION_CLOSE for room in the congestion window, which does not apply to it, so that at the end of a
 //! drain clients with a full window were not notified. None of these changes the protocol; quiche's unit
 //! tests pass, and so do ours of in-place encryption, except for those of quiche's that expect packets with
-//! data of one stream. Datagrams that leave together are sealed as a train (below). Other patches bound what a
-//! peer can make quiche hold or do, and add what the endpoint needs to keep a client's address and to refuse
-//! connections.
+//! data of one stream. Datagrams that leave together are sealed as a train (below), and packets that an ACK names
+//! are told to their stream as one range. An idle connection gives back room and the state of TLS. Other patches
+//! bound what a peer can make quiche hold or do, and add what the endpoint needs to keep a client's address and to
+//! refuse connections.
 //!
 //! `scripts/patched` creates the patched crate from quiche's release, which cargo downloads and verifies. It is
 //! required: with quiche as released this does not build (`patches/README.md`). A fork would have to

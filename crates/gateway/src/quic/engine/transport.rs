@@ -122,9 +122,15 @@ impl Transport {
         self.quic.newest_packet()
     }
 
-    /// Gives back room that is not needed for what there is.
+    /// Gives back what is not needed for what there is: room, and what TLS needs for a handshake only.
     pub(crate) fn shrink_to_fit(&mut self) {
+        self.quic.release_tls();
         self.quic.shrink_to_fit();
+    }
+
+    /// The state of TLS, as long as it is there.
+    fn tls(&mut self) -> Option<&mut boring::ssl::SslRef> {
+        (!self.quic.is_tls_released()).then(|| (*self.quic).as_mut())
     }
 
     /// When [`Self::handle_timeout`] must be called next.
@@ -226,22 +232,20 @@ impl Transport {
         self.quic.application_proto()
     }
 
-    /// The subject of the client's certificate, if it has shown one.
+    /// The subject of the client's certificate, if it has shown one. To be asked when the handshake is complete.
     pub(crate) fn client_subject(&mut self) -> Option<Arc<str>> {
-        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
-        expressway_tls::peer_subject(ssl).map(Arc::from)
+        expressway_tls::peer_subject(self.tls()?).map(Arc::from)
     }
 
-    /// The cipher suite in IANA's spelling; empty before the handshake.
+    /// The cipher suite in IANA's spelling; empty before the handshake. To be asked when it is complete.
     pub(crate) fn cipher(&mut self) -> &'static str {
-        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
-        ssl.current_cipher().and_then(|cipher| cipher.standard_name()).unwrap_or("")
+        let cipher = self.tls().and_then(|ssl| ssl.current_cipher()?.standard_name());
+        cipher.unwrap_or("")
     }
 
     /// The client's first TLS message is incomplete.
     pub(crate) fn awaits_hello(&mut self) -> bool {
-        let ssl: &mut boring::ssl::SslRef = (*self.quic).as_mut();
-        ssl.current_cipher().is_none()
+        self.tls().is_some_and(|ssl| ssl.current_cipher().is_none())
     }
 
     /// How many more connection IDs the peer would keep.
