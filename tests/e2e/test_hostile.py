@@ -69,6 +69,7 @@ TRANSPORT = [
     Case("patient_key_updates", {}, {"updates": 10}),
     Case("empty_packets", {"datagrams_received_total": 100}, {"hits": 2}),
     Case("crypto_gaps", {"datagrams_received_total": 20}, {"hits": 10}),
+    Case("stream_gaps", {"refused_received_timeout_total": 1}, {EXCESSIVE_LOAD: 1, "gaps": 6000}, {"request_timeout": '"200ms"'}),
     Case("wandering", {"paths_new_total": 50}, {"ports": 50}),
     Case("challenged_elsewhere", {"paths_new_total": 20}, {"ports": 40, "answers": 20}),
     Case("hung_up", {"responses_cancelled_total": 50}, {"hits": 5}),

@@ -175,6 +175,8 @@ reasons! {
         "draining" = "refused_draining": "A new connection while the server shuts down.";
         "invalid-token" = "refused_invalid_token": "A new connection with an invalid Retry token.";
         "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
+        "received-memory" = "refused_received_memory": "A client whose data cannot be read and took too much memory.";
+        "received-timeout" = "refused_received_timeout": "A client that left out data for too long and sent what comes after it.";
     }
     Tcp {
         "accept" = "tcp_refused" ["reason" "accept"]: "The system had no resources for a connection.";
