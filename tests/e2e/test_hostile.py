@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, origins
 from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, cpu_seconds, go_first
 from harness.lab import Lab
 from harness.server import Server, address
@@ -198,3 +198,24 @@ def test_who_takes_a_little_now_and_then_holds_no_response(lab: Lab, make_server
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])
     assert answer.status == 200
     survived(server)
+
+
+@pytest.mark.parametrize("name", ["slow_bodies"])
+def test_who_sends_a_little_now_and_then_holds_no_request_of_an_origin(lab: Lab, make_server, certificates: Path, name: str) -> None:
+    port = 8001
+    site = f'origin = "app"\n[[origin]]\nname = "app"\nservers = ["http://127.0.0.1:{port}"]\nmax_requests = 64\n'
+    more = {"quic": {"request_timeout": '"3s"', "request_rate": '"240B"'}}
+    with origins.telling(lab, port):
+        server = make_server(lab, root=None, site=site, more=more)
+        attack = Attack(lab, address(lab.server["ipv4"]), name, certificates)
+        try:
+            server.wait_for("all requests that the origin may have", lambda m: m.sum("requests_active") >= 60)
+            server.wait_for("ends of requests", lambda m: m.sum("refused_request_timeout_total") >= 60)
+        finally:
+            report = attack.stop()
+        print(report)
+        assert report["reset 0x10c"] + report.get("stopped 0x10c", 0) >= 60 and report["bytes"] >= 60 * 3, report
+        server.wait_for("room", lambda m: m.sum("requests_active") == 0)
+        (reply,) = origins.ask(lab, certificates, [{"path": "/next"}])
+        assert reply.status == 200
+        survived(server)
