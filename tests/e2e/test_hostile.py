@@ -140,6 +140,7 @@ def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: C
     ours = [what for what in outcome.report if what.startswith("closed by the client")]
     assert not ours, f"the attacker broke off: {outcome}"
     assert outcome.grown <= case.grown, outcome
+    assert outcome.grown <= outcome.explained(), outcome
     assert outcome.long_turns() <= 0.02, outcome
     if case in OVER_TCP:
         assert outcome.moved("tcp_turn_seconds_count") > 0
