@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness import clients
+from harness import clients, origins
 from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, cpu_seconds, go_first
 from harness.lab import Lab
 from harness.server import Server, address
@@ -69,6 +69,7 @@ TRANSPORT = [
     Case("patient_key_updates", {}, {"updates": 10}),
     Case("empty_packets", {"datagrams_received_total": 100}, {"hits": 2}),
     Case("crypto_gaps", {"datagrams_received_total": 20}, {"hits": 10}),
+    Case("stream_gaps", {"datagrams_received_total": 20}, {"gaps": 6000}),
     Case("wandering", {"paths_new_total": 50}, {"ports": 50}),
     Case("challenged_elsewhere", {"paths_new_total": 20}, {"ports": 40, "answers": 20}),
     Case("hung_up", {"responses_cancelled_total": 50}, {"hits": 5}),
@@ -139,6 +140,7 @@ def test_a_good_client_beside(lab: Lab, make_server, certificates: Path, case: C
     ours = [what for what in outcome.report if what.startswith("closed by the client")]
     assert not ours, f"the attacker broke off: {outcome}"
     assert outcome.grown <= case.grown, outcome
+    assert outcome.grown <= outcome.explained(), outcome
     assert outcome.long_turns() <= 0.02, outcome
     if case in OVER_TCP:
         assert outcome.moved("tcp_turn_seconds_count") > 0
@@ -197,3 +199,37 @@ def test_who_takes_a_little_now_and_then_holds_no_response(lab: Lab, make_server
     (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])
     assert answer.status == 200
     survived(server)
+
+
+def test_data_without_its_beginning_is_counted_and_not_kept_for_long(lab: Lab, make_server, certificates: Path) -> None:
+    server = make_server(lab, more={"quic": {"request_timeout": '"2s"'}})
+    attack = Attack(lab, address(lab.server["ipv4"]), "stream_gaps", certificates)
+    server.wait_for("what it says that it holds", lambda m: m.sum("request_bytes") >= 500_000)
+    server.wait_for("ends of connections", lambda m: m.sum("refused_received_timeout_total") >= 2)
+    report = attack.stop()
+    print(report)
+    assert report[EXCESSIVE_LOAD] >= 1, report
+    (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])
+    assert answer.status == 200
+    survived(server)
+
+
+@pytest.mark.parametrize("name", ["slow_bodies"])
+def test_who_sends_a_little_now_and_then_holds_no_request_of_an_origin(lab: Lab, make_server, certificates: Path, name: str) -> None:
+    port = 8001
+    site = f'origin = "app"\n[[origin]]\nname = "app"\nservers = ["http://127.0.0.1:{port}"]\nmax_requests = 64\n'
+    more = {"quic": {"request_timeout": '"3s"', "request_rate": '"240B"'}}
+    with origins.telling(lab, port):
+        server = make_server(lab, root=None, site=site, more=more)
+        attack = Attack(lab, address(lab.server["ipv4"]), name, certificates)
+        try:
+            server.wait_for("all requests that the origin may have", lambda m: m.sum("requests_active") >= 60)
+            server.wait_for("ends of requests", lambda m: m.sum("refused_request_timeout_total") >= 60)
+        finally:
+            report = attack.stop()
+        print(report)
+        assert report["reset 0x10c"] + report.get("stopped 0x10c", 0) >= 60 and report["bytes"] >= 60 * 3, report
+        server.wait_for("room", lambda m: m.sum("requests_active") == 0)
+        (reply,) = origins.ask(lab, certificates, [{"path": "/next"}])
+        assert reply.status == 200
+        survived(server)

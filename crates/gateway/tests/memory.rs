@@ -60,11 +60,18 @@ impl Bed {
 
     /// A client that has been there for a moment.
     fn join(&mut self, options: Options) -> usize {
+        let id = self.meet(options);
+        self.world.until("HTTP/3", |world| world.clients[id].http.is_some());
+        id
+    }
+
+    /// A client that is connected.
+    fn meet(&mut self, options: Options) -> usize {
         let port = 5000 + self.world.clients.len();
         let client =
             Client::new(&self.world.network, &format!("198.51.100.1:{port}"), self.world.server(), options);
         let id = self.world.add(client);
-        self.world.until("a connection", |world| world.clients[id].http.is_some());
+        self.world.until("a connection", |world| world.clients[id].quic.is_established());
         id
     }
 
@@ -140,7 +147,9 @@ fn a_small_budget_is_kept_and_leaves_room_for_a_good_client() {
     let mut bed = Bed::new(budget, |_| {});
     let (allocated, counted) = attack(&mut bed, 60_000);
     agree(allocated, counted);
-    let most = budget + CONNECTIONS * (16 << 10);
+    // Requests that wait for room are unread in QUIC, which is counted.
+    let unread = bed.world.stats(0).requests_waiting as usize * (2 << 10);
+    let most = budget + CONNECTIONS * (16 << 10) + unread;
     let used = bed.store.memory().used();
     assert!(used <= most, "{used} bytes are used of {budget}");
     let good = bed.join(Options::default());
@@ -171,6 +180,58 @@ fn who_takes_nothing_gives_blocks_back_and_is_cut_off_in_the_end() {
     assert_eq!(bed.metric("file_block_pinned_bytes"), 0);
     let rest = bed.store.memory().total() - idle;
     assert!(rest <= CACHE + bed.metric("file_block_spare_bytes"), "{rest} bytes are left");
+}
+
+/// Streams that a connection may have open.
+const STREAMS: u64 = 128;
+
+/// Connections that have sent single bytes of as many streams as they may open, without the first; what the server has allocated
+/// for that, and what it says that it holds.
+fn leave_gaps(bed: &mut Bed) -> (usize, usize) {
+    let options = || Options { http: false, initial_window: 1000, ..Options::default() };
+    let clients: Vec<usize> = (0..CONNECTIONS).map(|_| bed.meet(options())).collect();
+    bed.world.for_a_while(Duration::from_millis(50));
+    let (allocated, counted) = (tagged_allocator::bytes(), bed.store.memory().total());
+    let streams: Vec<u64> = (0..STREAMS).map(|number| 4 * number).collect();
+    for id in clients {
+        let before = bed.world.stats(0).datagrams_received;
+        // One byte of 43 of the first two kilobytes: as many segments as a stream may have, and all of the connection's window.
+        let sent = bed.world.clients[id].send_with_gaps(&streams, 47, 42) as u64;
+        bed.world.until("all of it", |world| world.stats(0).datagrams_received >= before + sent);
+    }
+    bed.world.for_a_while(Duration::from_millis(10));
+    let allocated = usize::try_from(tagged_allocator::bytes() - allocated).unwrap();
+    (allocated, bed.store.memory().total() - counted)
+}
+
+#[test]
+fn data_without_its_beginning_costs_what_is_said() {
+    let mut bed = Bed::new(BUDGET, |_| {});
+    let (allocated, counted) = leave_gaps(&mut bed);
+    agree(allocated, counted);
+    assert!(allocated >= CONNECTIONS * 800_000, "{allocated} bytes: it was not kept");
+    assert_eq!(bed.world.stats(0).request_bytes as usize, counted);
+    assert_eq!(bed.world.stats(0).refused_received_memory, 0, "there is enough for all");
+}
+
+#[test]
+fn data_without_its_beginning_is_no_more_than_connections_may_have() {
+    let budget = 4 << 20;
+    let mut bed = Bed::new(budget, |_| {});
+    let (allocated, counted) = leave_gaps(&mut bed);
+    agree(allocated, counted);
+    let closed = bed.world.stats(0).refused_received_memory;
+    assert!((8..=CONNECTIONS as u64).contains(&closed), "{closed} connections were closed");
+    // Those that are closed keep it for as long as a packet may still be on its way.
+    bed.world.until("the end of those", |world| world.stats(0).connections == CONNECTIONS as u64 - closed);
+    let used = bed.store.memory().used();
+    assert!(used <= budget, "{used} bytes are used of {budget}");
+    let good = bed.join(Options::default());
+    bed.world.clients[good].get("/0");
+    bed.world.until("a whole file", |world| {
+        world.clients[good].streams.len() == 1 && world.clients[good].is_done()
+    });
+    assert_eq!(bed.world.clients[good].received(), SIZE);
 }
 
 /// Connections that have nothing to do, each of which has first fetched so many files at once; what the server has

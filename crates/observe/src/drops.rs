@@ -175,6 +175,8 @@ reasons! {
         "draining" = "refused_draining": "A new connection while the server shuts down.";
         "invalid-token" = "refused_invalid_token": "A new connection with an invalid Retry token.";
         "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
+        "received-memory" = "refused_received_memory": "A client whose data cannot be read and took too much memory.";
+        "received-timeout" = "refused_received_timeout": "A client that left out data for too long and sent what comes after it.";
     }
     Tcp {
         "accept" = "tcp_refused" ["reason" "accept"]: "The system had no resources for a connection.";
@@ -200,6 +202,7 @@ reasons! {
         "response-timeout-tcp" = "tcp_refused" ["reason" "response-timeout"]: "The same over TCP.";
         "response-failed" = "responses_failed": "A response whose body failed.";
         "origin-busy" = "origin_refused": "More requests to an origin than configured (503).";
+        "hls-full" = "hls_full": "A request that would have to be held, when as many are as may be (503).";
         "hls-segment" = "hls_refused": "A request for a video segment too far in the future (400).";
         "admin-pages" = "admin_refused_pages": "A request to the admin listener whose clients had not read earlier responses (503).";
         "log-queue-full" = "access_log_dropped": "A line of the access log for which its queue was full.";

@@ -8,7 +8,7 @@ use boring::error::ErrorStack;
 use boring::ssl::{SslContext, SslMethod};
 use expressway_web::Handler;
 use expressway_web::access_log::AccessLog;
-use expressway_web::patience::RESPONSE_RATE;
+use expressway_web::patience::{REQUEST_RATE, RESPONSE_RATE};
 
 /// What connections are served by. A reload replaces it whole: requests that come then have the new handler and log,
 /// and connections the new context and limits.
@@ -66,6 +66,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// A request of whose body nothing comes for this long is ended.
     pub request_timeout: Duration,
+    /// Octets a second that count as sending a body that its reader waits for; who sends less sends nothing. 0: any octet counts.
+    pub request_rate: u64,
     /// A response of which the client takes nothing for this long is ended; less when memory is scarce.
     pub response_timeout: Duration,
     /// Octets a second that count as taking a response; who takes less takes nothing. 0: any octet counts.
@@ -86,6 +88,7 @@ impl Default for Limits {
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
+            request_rate: REQUEST_RATE,
             response_timeout: Duration::from_secs(60),
             response_rate: RESPONSE_RATE,
         }

@@ -7,14 +7,16 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::ready;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use expressway_web::patience::Pace;
 use expressway_web::{BodyError, PipeWriter, RequestBody, pipe};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::timeout_at;
 
+use crate::setup::Limits;
 use crate::stats::Refusal;
 use crate::turn::{in_turns, poll_slice};
 use crate::watch::Watch;
@@ -32,7 +34,7 @@ const SHARE: usize = 4;
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Octets of a body that nobody wants that are read, so that the connection can be used on.
-const DISCARDED: usize = 256 << 10;
+const DISCARDED: u64 = 256 << 10;
 
 /// A body that is coming, and where it is read.
 pub(crate) fn new(length: Option<u64>) -> (PipeWriter, RequestBody) {
@@ -57,22 +59,83 @@ pub(crate) fn start(watch: &Watch, reading: impl Future<Output = ()> + Send + 's
     tokio::spawn(in_turns(Arc::clone(&watch.worker.stats), reading));
 }
 
+/// A body of which too little has come for too long.
+struct TooSlow;
+
+/// A body on its way, and how fast it comes.
+struct Coming {
+    body: Incoming,
+    watch: Arc<Watch>,
+    pace: Pace,
+    received: u64,
+}
+
+impl Coming {
+    fn new(body: Incoming, watch: &Arc<Watch>) -> Self {
+        Self { body, watch: Arc::clone(watch), pace: Pace::default(), received: 0 }
+    }
+
+    /// The client is not what it waits for.
+    fn is_held_up(&mut self) {
+        self.pace.forget();
+    }
+
+    /// What comes next. While it comes, `has_unread` says whether what came before was not read yet: the client owes nothing then.
+    async fn next(
+        &mut self,
+        has_unread: impl Fn() -> bool,
+    ) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, TooSlow> {
+        let Limits { request_timeout, request_rate, .. } = self.watch.limits;
+        loop {
+            let now = Instant::now();
+            let owed = self.body.size_hint().upper().unwrap_or(u64::MAX);
+            let since = self.pace.slow_since(now, self.received, owed, request_rate).unwrap_or(now);
+            let deadline = since + request_timeout;
+            if now < deadline
+                && let Ok(next) = timeout_at(deadline.into(), next(&mut self.body)).await
+            {
+                if has_unread() {
+                    self.is_held_up();
+                }
+                if let Some(Ok(frame)) = &next {
+                    let octets = frame.data_ref().map_or(0, Bytes::len);
+                    self.watch.carried(2 * octets);
+                    self.received += octets as u64;
+                }
+                return Ok(next);
+            }
+            if !has_unread() {
+                return Err(TooSlow);
+            }
+            self.is_held_up();
+        }
+    }
+}
+
 /// Reads all of `body` into `writer`.
-pub(crate) async fn pass_on(mut body: Incoming, mut writer: PipeWriter, watch: Arc<Watch>, id: u64) {
+pub(crate) async fn pass_on(body: Incoming, mut writer: PipeWriter, watch: Arc<Watch>, id: u64) {
     watch.begin_upload();
     let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
+    let mut coming = Coming::new(body, &watch);
     let mut trailers = None;
     loop {
-        let room = poll_fn(|context| writer.poll_room(context.waker())).await;
-        if room.is_none() {
-            reading.is_whole = discard(body, &watch).await;
+        let room = poll_fn(|context| {
+            let room = writer.poll_room(context.waker());
+            if room.is_pending() {
+                coming.is_held_up();
+            }
+            room
+        });
+        if room.await.is_none() {
+            reading.is_whole = discard(coming).await;
             return;
         }
         while watch.account.requests() > watch.account.limit() / SHARE && writer.held() > 0 {
+            coming.is_held_up();
             tokio::time::sleep(WAIT).await;
         }
-        match timeout(watch.limits.request_timeout, next(&mut body)).await {
-            Err(_) => {
+        match coming.next(|| writer.held() > 0).await {
+            Err(TooSlow) => {
                 watch.end(id, Refusal::RequestTimeout);
                 return writer.fail(BodyError::Stopped);
             }
@@ -86,7 +149,6 @@ pub(crate) async fn pass_on(mut body: Incoming, mut writer: PipeWriter, watch: A
             }
             Ok(Some(Ok(frame))) => match frame.into_data() {
                 Ok(data) => {
-                    watch.carried(2 * data.len());
                     let data = if data.len() < SMALL { Bytes::copy_from_slice(&data) } else { data };
                     writer.write(watch.account.own_request(data));
                 }
@@ -97,17 +159,13 @@ pub(crate) async fn pass_on(mut body: Incoming, mut writer: PipeWriter, watch: A
 }
 
 /// Reads what comes of a body that nobody wants, within limits. True if it was all.
-pub(crate) async fn discard(mut body: Incoming, watch: &Watch) -> bool {
-    let mut discarded = 0;
-    while discarded < DISCARDED {
-        match timeout(watch.limits.request_timeout, next(&mut body)).await {
+async fn discard(mut coming: Coming) -> bool {
+    let most = coming.received + DISCARDED;
+    while coming.received < most {
+        match coming.next(|| false).await {
             Ok(None) => return true,
-            Ok(Some(Ok(frame))) => {
-                let octets = frame.data_ref().map_or(0, Bytes::len);
-                watch.carried(2 * octets);
-                discarded += octets;
-            }
-            Ok(Some(Err(_))) | Err(_) => return false,
+            Ok(Some(Ok(_))) => {}
+            Ok(Some(Err(_))) | Err(TooSlow) => return false,
         }
     }
     false
@@ -117,7 +175,7 @@ pub(crate) async fn discard(mut body: Incoming, watch: &Watch) -> bool {
 pub(crate) async fn refuse(body: Incoming, watch: Arc<Watch>) {
     watch.begin_upload();
     let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
-    reading.is_whole = discard(body, &watch).await;
+    reading.is_whole = discard(Coming::new(body, &watch)).await;
 }
 
 async fn next(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {

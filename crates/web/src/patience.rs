@@ -1,4 +1,4 @@
-//! How slowly a client may read a response: which rate counts as progress, and for how long it may make none.
+//! How slowly a client may read a response, or send a request's body: which rate counts as progress, and for how long it may make none.
 //!
 //! Nothing here has a clock or a list: the caller that sweeps over responses passes the time and the bytes read so far.
 
@@ -14,12 +14,15 @@ const PLENTY: f64 = 0.25;
 /// network (GPRS, one time slot, CS-1: 9.05 kbit/s) for each response of one, so that only who means to is slower.
 pub const RESPONSE_RATE: u64 = 240;
 
+/// The same of a request's body that its reader waits for.
+pub const REQUEST_RATE: u64 = RESPONSE_RATE;
+
 /// How long a response may make no progress where `left` of the memory's budget is left.
 pub fn patience(configured: Duration, left: f64) -> Duration {
     configured.mul_f64((left / PLENTY).clamp(0.0, 1.0)).max(LEAST.min(configured))
 }
 
-/// Since when somebody has taken too little.
+/// Since when somebody has taken too little, or sent it.
 #[derive(Debug, Default)]
 pub struct Pace {
     mark: Option<Mark>,

@@ -40,6 +40,10 @@ JUDGED = os.environ.get("EXPRESSWAY_HOSTILE_P99") == "1"
 # The bucket's bound beyond which a turn is long. What a turn is bound to is a tenth of that, but in a build without
 # optimisation, on a machine with other things to do.
 LONG_TURN = "0.01"
+# What a connection takes beside what is counted, at most, in bytes (SECURITY.md).
+CONNECTION = 150_000
+# What the process may grow by for nobody in particular: buffers of workers and of the allocator, which keeps what was freed.
+SLACK = 16 << 20
 
 
 def on_core(core: int, *command: str | Path) -> list[str]:
@@ -191,6 +195,9 @@ class Outcome:
     # All reports of the attackers together.
     report: dict[str, int] = field(default_factory=dict)
     grown: int = 0
+    # The most that was counted of it, and the most connections at a time.
+    counted: int = 0
+    connections: int = 0
     cpu: float = 0.0
     before: Metrics | None = None
     after: Metrics | None = None
@@ -210,6 +217,10 @@ class Outcome:
         counted = self.report.get
         return short + [f"{what}: {counted(what, 0)} of {least}" for what, least in seen.items() if counted(what, 0) < least]
 
+    def explained(self) -> int:
+        """How far the process may have grown by what it says that it holds, and by its connections."""
+        return int(1.2 * self.counted) + self.connections * CONNECTION + SLACK
+
     def long_turns(self, name: str = "worker_turn_seconds") -> float:
         """The share of a worker's turns that took longer than it has reason for, cores that others took and all."""
         turns = self.moved(f"{name}_count")
@@ -217,7 +228,8 @@ class Outcome:
 
     def __str__(self) -> str:
         rounds = "; ".join(map(str, self.rounds))
-        return f"{rounds}; grown {self.grown / 2**20:.1f} MiB, CPU {self.cpu:.2f} s; {self.report}"
+        grown = f"grown {self.grown / 2**20:.1f} MiB, counted {self.counted / 2**20:.1f} MiB, {self.connections} connections"
+        return f"{rounds}; {grown}, CPU {self.cpu:.2f} s; {self.report}"
 
 
 def beside(
@@ -251,6 +263,9 @@ def beside(
             attacked = good.measure()
             outcome.cpu += cpu_seconds(pid) - spent
             outcome.grown = max(outcome.grown, resident(pid) - held)
+            during = server.metrics()
+            outcome.counted = max(outcome.counted, during.sum("memory_bytes") - outcome.before.sum("memory_bytes"))
+            outcome.connections = max(outcome.connections, during.sum("connections") + during.sum("tcp_connections"))
             if each:
                 each()
             for what, count in under_way.stop().items():

@@ -221,6 +221,26 @@ def half_requests(target: Target, report: Report) -> Iterator[None]:
         report.leave(wire)
 
 
+def slow_bodies(target: Target, report: Report) -> Iterator[None]:
+    """A body of 60 KB announced on half of the streams; a byte of each comes every half second."""
+    body = http3.request("/upload", [("content-length", "60000")], method="POST")
+    body += encode_uint_var(http3.DATA) + encode_uint_var(60_000)
+    (wire,) = wires(target, report)
+    offset = 0
+    try:
+        while True:
+            if wire.closed is not None:
+                wire, offset = again(wire, target, report), 0
+            data = body if offset == 0 else b"x"
+            wire.frames(*(stream_frame(stream, data, offset) for stream in range(0, limit(wire) // 2, 4)))
+            report.add("requests" if offset == 0 else "bytes", limit(wire) // 8)
+            offset += len(data)
+            wire.run(0.5)
+            yield
+    finally:
+        report.leave(wire)
+
+
 def priorities(target: Target, report: Report) -> Iterator[None]:
     """PRIORITY_UPDATE for ever: of requests under way, of some to come, and of every value."""
     limits = {"max_data": 1 << 20, "max_stream_data": 300}
@@ -345,6 +365,7 @@ ATTACKS = [
     rapid_stop,
     no_request,
     half_requests,
+    slow_bodies,
     priorities,
     reserved_streams,
     empty_frames,

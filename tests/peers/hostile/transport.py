@@ -29,6 +29,7 @@ from wire import (
     Wire,
     crypto_frame,
     frame,
+    stream_frame,
 )
 
 
@@ -185,6 +186,17 @@ def crypto_gaps(target: Target, report: Report) -> Iterator[None]:
     return repeated(target, report, hit)
 
 
+def stream_gaps(target: Target, report: Report) -> Iterator[None]:
+    """Single bytes on every stream, without the first, as many as there is room for; then a sign of life now and then."""
+
+    def hit(wire: Wire, turn: int) -> None:
+        mine = range(64 * turn, min(64 * turn + 64, limit(wire)), 4)
+        wire.frames(*(stream_frame(stream, b"x", 42 + 43 * number) for stream in mine for number in range(47)), frame(PING))
+        report.add("gaps", 47 * len(mine))
+
+    return repeated(target, report, hit)
+
+
 def wandering(target: Target, report: Report) -> Iterator[None]:
     """A client that has another port for each packet."""
 
@@ -274,6 +286,7 @@ ATTACKS = [
     patient_key_updates,
     empty_packets,
     crypto_gaps,
+    stream_gaps,
     wandering,
     challenged_elsewhere,
     hung_up,

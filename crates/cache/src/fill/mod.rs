@@ -10,6 +10,7 @@
 //! A fill holds its blocks until its last reader has gone, so that readers do not depend on the block cache. The total
 //! that all fills hold is bounded.
 
+mod readers;
 mod table;
 mod task;
 
@@ -26,6 +27,7 @@ use crate::key::Key;
 use crate::object::Object;
 use crate::relay::Relay;
 use crate::throttle::Throttle;
+use readers::Readers;
 pub(crate) use table::{Joined, Table, authorized};
 pub(crate) use task::{Kind, Plan};
 
@@ -61,18 +63,9 @@ struct State {
     first: u32,
     /// The end of the body: its octets, or none if it broke off.
     end: Option<Option<u64>>,
-    readers: Vec<Reader>,
-    next: u64,
+    readers: Readers,
     /// The task, where it waits for readers.
     task: Option<Waker>,
-}
-
-#[derive(Debug)]
-struct Reader {
-    id: u64,
-    waker: Option<Waker>,
-    /// The block that it needs next.
-    position: u32,
 }
 
 /// A fetch.
@@ -118,12 +111,10 @@ impl Fill {
 
     fn ticket(self: &Arc<Self>) -> Ticket {
         let mut state = self.lock();
-        state.next += 1;
-        let id = state.next;
-        let position = state.first;
-        state.readers.push(Reader { id, waker: None, position });
+        let first = state.first;
+        let key = state.readers.join(first);
         drop(state);
-        Ticket { fill: Arc::clone(self), id }
+        Ticket { fill: Arc::clone(self), key }
     }
 
     /// What it came to, if that is known.
@@ -154,7 +145,7 @@ impl Fill {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
         change(&mut state);
-        let wakers: Vec<Waker> = state.readers.iter_mut().filter_map(|reader| reader.waker.take()).collect();
+        let wakers = state.readers.take_wakers();
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -163,7 +154,7 @@ impl Fill {
     fn begin(&self, first: u32) {
         let mut state = self.lock();
         state.first = first;
-        state.readers.iter_mut().for_each(|reader| reader.position = reader.position.max(first));
+        state.readers.begin(first);
     }
 
     fn push(&self, block: Block) {
@@ -175,7 +166,7 @@ impl Fill {
     /// waker kept, while it has to wait for readers.
     fn poll_shrink(&self, most: usize, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
-        let slowest = state.readers.iter().map(|reader| reader.position).min().unwrap_or(u32::MAX);
+        let slowest = state.readers.slowest().unwrap_or(u32::MAX);
         let mut held: usize = state.blocks.iter().map(Block::memory).sum();
         while held > most && state.first < slowest {
             let Some(block) = state.blocks.pop_front() else { break };
@@ -207,7 +198,7 @@ impl Drop for Fill {
 #[derive(Debug)]
 pub(crate) struct Ticket {
     fill: Arc<Fill>,
-    id: u64,
+    key: usize,
 }
 
 impl Ticket {
@@ -218,18 +209,13 @@ impl Ticket {
         look: impl FnOnce(&mut State) -> Option<T>,
     ) -> Poll<T> {
         let mut state = self.fill.lock();
-        let task = match state.readers.iter_mut().find(|reader| reader.id == self.id) {
-            Some(reader) => {
-                reader.position = position.unwrap_or(reader.position);
-                position.and_then(|_| state.task.take())
-            }
-            None => None,
-        };
+        let task = position.and_then(|position| {
+            state.readers.advance(self.key, position);
+            state.task.take()
+        });
         let found = look(&mut state);
-        if found.is_none()
-            && let Some(reader) = state.readers.iter_mut().find(|reader| reader.id == self.id)
-        {
-            reader.waker = Some(waker.clone());
+        if found.is_none() {
+            state.readers.wait(self.key, waker);
         }
         drop(state);
         if let Some(task) = task {
@@ -270,7 +256,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.fill.lock();
-        state.readers.retain(|reader| reader.id != self.id);
+        state.readers.leave(self.key);
         // A handed-over answer that its last reader did not want is not kept.
         let handover = if state.readers.is_empty() { state.handover.take() } else { None };
         let task = state.task.take();
@@ -279,5 +265,41 @@ impl Drop for Ticket {
         if let Some(task) = task {
             task.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SiteOptions;
+
+    /// What a fetch costs its readers is in proportion to their number: each is looked at when it comes, asks and goes, and when all
+    /// are woken.
+    #[test]
+    fn thousands_of_readers_do_not_look_at_each_other() {
+        const READERS: usize = 8192;
+        const BLOCKS: u32 = 4;
+        let key = Key::of("https", "a", "/", &SiteOptions::default(), 0);
+        let fill = Arc::new(Fill::new(key, 0, 0, Arc::default()));
+        let tickets: Vec<Ticket> = (0..READERS).map(|_| fill.join(READERS).unwrap()).collect();
+        assert!(fill.join(READERS).is_none());
+        for ticket in &tickets {
+            assert!(ticket.poll_answer(Waker::noop()).is_pending());
+        }
+        fill.change(|_| {});
+        fill.begin(1);
+        for block in 1..=BLOCKS {
+            for ticket in &tickets {
+                assert!(ticket.poll_block(block, 1 << 10, Waker::noop()).is_pending());
+                assert!(fill.poll_shrink(0, Waker::noop()).is_ready());
+            }
+            fill.change(|_| {});
+        }
+        assert_eq!(fill.lock().readers.slowest(), Some(BLOCKS));
+        drop(tickets);
+        assert_eq!((fill.readers(), fill.lock().readers.slowest()), (0, None));
+        let visits = fill.lock().readers.visits;
+        let each = 1 + 1 + 1 + 1 + 3 * BLOCKS as usize + 1;
+        assert!(visits <= each * READERS, "{visits} readers were looked at");
     }
 }

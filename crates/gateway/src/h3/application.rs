@@ -51,6 +51,10 @@ impl Application for Http3 {
         code::NO_ERROR
     }
 
+    fn excess_code(&self) -> u64 {
+        code::EXCESSIVE_LOAD
+    }
+
     fn start(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn quic::Session> {
         Box::new(Session::start(self, turn))
     }

@@ -189,11 +189,10 @@ impl RequestStream {
         transport: &mut Transport,
         account: &Account,
         slice: &mut Slice,
-        now: Instant,
     ) -> Progress {
         let progress = loop {
             let step = if self.front.is_empty() && self.chunk.is_empty() {
-                self.fetch(transport, account, now)
+                self.fetch(transport, account)
             } else {
                 Ok(())
             };
@@ -240,10 +239,10 @@ impl RequestStream {
         self.taken
     }
 
-    /// The client has sent nothing since before `start` of a body that the exchange waits for.
-    pub(super) fn owes_body(&self, start: Option<Instant>) -> bool {
-        let awaited = self.upload.as_ref().and_then(|upload| upload.awaited_since());
-        awaited.zip(start).is_some_and(|(since, start)| since < start)
+    /// For a sweep: since when the client has sent less than `rate` bytes a second of a body that the exchange waits for.
+    pub(super) fn owes_body_since(&mut self, now: Instant, rate: u64) -> Option<Instant> {
+        let owed = self.expected.map_or(u64::MAX, |expected| expected.saturating_sub(self.received));
+        self.upload.as_mut()?.owed_since(now, (self.received, owed), rate)
     }
 
     /// What a cache did.
@@ -274,23 +273,18 @@ impl RequestStream {
     }
 
     /// Makes sure that there is something to send, if only the end of the stream.
-    fn fetch(&mut self, transport: &mut Transport, account: &Account, now: Instant) -> Result<(), Progress> {
+    fn fetch(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
         match self.phase {
-            Phase::Head => self.fetch_head(transport, account, now),
+            Phase::Head => self.fetch_head(transport, account),
             Phase::Chunks | Phase::Frame(_) => self.fetch_body(transport, account),
             Phase::Fetched => Ok(()),
         }
     }
 
-    fn fetch_head(
-        &mut self,
-        transport: &mut Transport,
-        account: &Account,
-        now: Instant,
-    ) -> Result<(), Progress> {
+    fn fetch_head(&mut self, transport: &mut Transport, account: &Account) -> Result<(), Progress> {
         let polled = self.exchange.poll_head();
         let is_good = matches!(&polled, Poll::Ready(head) if head.status.is_success());
-        let continues = self.upload.as_mut().is_some_and(|upload| upload.continues(is_good, now));
+        let continues = self.upload.as_mut().is_some_and(|upload| upload.continues(is_good));
         let Poll::Ready(head) = polled else {
             if !continues {
                 return Err(Progress::Exchange);

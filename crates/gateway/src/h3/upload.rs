@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use expressway_web::memory::{Account, Charge};
+use expressway_web::patience::Pace;
 use expressway_web::{PipeWriter, RequestBody, Wake, pipe};
 use http::HeaderMap;
 
@@ -34,17 +35,17 @@ pub(super) struct Upload {
     is_blocked: bool,
     /// The client waits until it is told to go on, and the worker is woken when it is to be.
     expects: Option<Wake>,
-    /// When the client last sent some of it, or could.
-    moved: Instant,
+    /// How fast it comes, as sweeps see it.
+    pace: Pace,
 }
 
 impl Upload {
     /// A body of `length` bytes, if that is known, and where it is read. If `expects`, the client waits to be told to
     /// go on.
-    pub(super) fn new(length: Option<u64>, expects: Option<Wake>, now: Instant) -> (Self, RequestBody) {
+    pub(super) fn new(length: Option<u64>, expects: Option<Wake>) -> (Self, RequestBody) {
         let (writer, reader) = pipe(WINDOW);
-        let upload =
-            Self { writer, pieces: Vec::new(), trailers: None, is_blocked: false, expects, moved: now };
+        let (pieces, pace) = (Vec::new(), Pace::default());
+        let upload = Self { writer, pieces, trailers: None, is_blocked: false, expects, pace };
         (upload, RequestBody::new(reader, length))
     }
 
@@ -60,27 +61,39 @@ impl Upload {
 
     /// Whether a client that waits for it is to be told to go on now, which is once: the body is asked for, or `is_good`
     /// is an answer without that, by a reader who still has it (RFC 9110, section 10.1.1).
-    pub(super) fn continues(&mut self, is_good: bool, now: Instant) -> bool {
+    pub(super) fn continues(&mut self, is_good: bool) -> bool {
         let Some(wake) = &self.expects else { return false };
         let is_wanted = match self.writer.poll_asked(&wake.waker()) {
             Poll::Ready(is_asked) => is_asked,
             Poll::Pending if is_good => true,
             Poll::Pending => return false,
         };
-        (self.expects, self.moved) = (None, now);
+        self.expects = None;
         is_wanted
     }
 
-    /// Since when the client has owed the rest; `None` if its reader holds it up, or wants none of it.
-    pub(super) fn awaited_since(&self) -> Option<Instant> {
-        (!self.is_blocked && self.expects.is_none() && self.is_wanted()).then_some(self.moved)
+    /// For a sweep: since when the client, of whose body `received` bytes have come and `owed` have not, has sent less than `rate` a
+    /// second. `None` if its reader holds it up, has something to read still, or wants none of it.
+    pub(super) fn owed_since(
+        &mut self,
+        now: Instant,
+        (received, owed): (u64, u64),
+        rate: u64,
+    ) -> Option<Instant> {
+        let is_awaited =
+            !self.is_blocked && self.expects.is_none() && self.is_wanted() && self.writer.held() == 0;
+        if !is_awaited {
+            self.pace.forget();
+            return None;
+        }
+        self.pace.slow_since(now, received, owed, rate)
     }
 
     /// Bytes of the stream to read now. 0: `wake` is called when there is room. `None`: nobody reads it, so that any
     /// number may be.
-    pub(super) fn room(&mut self, account: &Account, now: Instant, wake: &Wake) -> Option<usize> {
+    pub(super) fn room(&mut self, account: &Account, wake: &Wake) -> Option<usize> {
         if std::mem::take(&mut self.is_blocked) {
-            self.moved = now;
+            self.pace.forget();
         }
         if self.writer.is_closed() {
             return None;
@@ -97,8 +110,7 @@ impl Upload {
     }
 
     /// Takes a piece of what a read brought; [`Self::flush`] passes all of them on.
-    pub(super) fn write(&mut self, piece: &[u8], now: Instant) {
-        self.moved = now;
+    pub(super) fn write(&mut self, piece: &[u8]) {
         // It did not wait.
         self.expects = None;
         self.pieces.extend_from_slice(piece);
@@ -130,6 +142,7 @@ impl Upload {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use expressway_web::Notify;
     use expressway_web::memory::Memory;
@@ -147,11 +160,10 @@ mod tests {
 
     #[test]
     fn a_read_of_many_small_frames_is_one_chunk_and_counts_what_it_takes() {
-        let now = Instant::now();
         let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
-        let (mut upload, mut body) = Upload::new(None, None, now);
+        let (mut upload, mut body) = Upload::new(None, None);
         for _ in 0..5000 {
-            upload.write(b"x", now);
+            upload.write(b"x");
         }
         upload.flush(&account);
         assert!((5000..6000).contains(&account.requests()), "{}", account.requests());
@@ -165,17 +177,50 @@ mod tests {
 
     #[test]
     fn a_body_that_waits_for_the_connections_memory_is_woken_by_its_reader_and_not_at_once() {
-        let (now, calls) = (Instant::now(), Arc::new(Calls::default()));
+        let calls = Arc::new(Calls::default());
         let wake = Wake::new(calls.clone(), 0);
         let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
         let _others = account.charge_request(20 << 10);
-        let (mut upload, mut body) = Upload::new(None, None, now);
-        assert_eq!(upload.room(&account, now, &wake), Some(LEAST), "nothing waits to be read");
-        upload.write(&[0; 1000], now);
+        let (mut upload, mut body) = Upload::new(None, None);
+        assert_eq!(upload.room(&account, &wake), Some(LEAST), "nothing waits to be read");
+        upload.write(&[0; 1000]);
         upload.flush(&account);
-        assert_eq!(upload.room(&account, now, &wake), Some(0));
+        assert_eq!(upload.room(&account, &wake), Some(0));
         assert_eq!(calls.0.load(Ordering::Relaxed), 0, "the worker would ask again and again");
         assert!(body.poll_chunk(100, &wake.waker()).is_ready());
         assert_eq!(calls.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_body_is_owed_while_its_reader_waits_and_not_while_that_has_something() {
+        const RATE: u64 = 240;
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        let account = Account::new(&Memory::new(1 << 20).ledger(), 64 << 10, 64 << 10);
+        let (mut upload, mut body) = Upload::new(None, None);
+        let wake = Wake::new(Arc::new(Calls::default()), 0);
+        let mut received = 0;
+        // A byte a second, which its reader takes at once.
+        for second in 0..10 {
+            upload.write(b"x");
+            upload.flush(&account);
+            received += 1;
+            assert!(body.poll_chunk(100, &wake.waker()).is_ready());
+            let since = (second > 0).then_some(start);
+            assert_eq!(upload.owed_since(at(second), (received, u64::MAX), RATE), since);
+        }
+        // It has something to read: whatever is slow now, it is not the client.
+        upload.write(b"xx");
+        upload.flush(&account);
+        received += 2;
+        assert_eq!(upload.owed_since(at(10), (received, u64::MAX), RATE), None);
+        assert!(body.poll_chunk(100, &wake.waker()).is_ready());
+        assert_eq!(upload.owed_since(at(11), (received, u64::MAX), RATE), None);
+        assert_eq!(upload.owed_since(at(12), (received, u64::MAX), RATE), Some(at(11)));
+        // What is left may be less than the rate asks for.
+        assert_eq!(upload.owed_since(at(13), (received + 480, 10), RATE), None);
+        assert_eq!(upload.owed_since(at(20), (received + 490, 0), RATE), None);
+        drop(body);
+        assert_eq!(upload.owed_since(at(60), (received + 490, 0), RATE), None, "nobody wants it");
     }
 }

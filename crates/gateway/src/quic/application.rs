@@ -44,6 +44,9 @@ pub trait Application: Send + Sync {
     /// The code that a connection is closed with when there is nothing left to say.
     fn closing_code(&self) -> u64;
 
+    /// The code that a connection is closed with whose client has more held for it than it may.
+    fn excess_code(&self) -> u64;
+
     /// Begins on a connection: its handshake is complete, or 0-RTT data is there.
     fn start(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn Session>;
 }

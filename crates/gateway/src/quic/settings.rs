@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use expressway_web::patience::RESPONSE_RATE;
+use expressway_web::patience::{REQUEST_RATE, RESPONSE_RATE};
 
 use super::cid::Routable;
 use super::instance::Instance;
@@ -83,8 +83,12 @@ pub struct Settings {
     /// Bytes a second that count as reading, or as acknowledging; with less for `response_timeout` a client reads
     /// nothing. 0: any byte counts.
     pub response_rate: u64,
-    /// Rejects a request whose header section does not come whole within this time.
+    /// Rejects a request whose header section does not come whole within this time, cancels one whose body does not come for it, and
+    /// closes a connection on which data is missing for it.
     pub request_timeout: Duration,
+    /// Bytes a second that count as sending a body that its reader waits for; with less for `request_timeout` a client sends nothing.
+    /// 0: any byte counts.
+    pub request_rate: u64,
     /// Request body bytes a client may have under way on one stream; bodies are discarded.
     pub receive_window: u64,
     /// Largest header section of a request, in bytes as RFC 9114, section 4.2.2 counts them.
@@ -138,6 +142,7 @@ impl Settings {
             response_timeout: Duration::from_secs(60),
             response_rate: RESPONSE_RATE,
             request_timeout: Duration::from_secs(30),
+            request_rate: REQUEST_RATE,
             receive_window: 64 << 10,
             max_header_size: 32 << 10,
             retry: RetryPolicy::UnderLoad { handshaking: 1000 },
@@ -181,6 +186,7 @@ impl Settings {
             range(field, milliseconds, 100, 86_400_000)?;
         }
         range("response_rate", self.response_rate, 0, 1 << 30)?;
+        range("request_rate", self.request_rate, 0, 1 << 30)?;
         range("receive_window", self.receive_window, 4 << 10, 16 << 20)?;
         range("max_header_size", self.max_header_size, 1 << 10, 1 << 20)?;
         range("initial_window", self.initial_window as u64, 2, 1000)?;

@@ -18,7 +18,7 @@ counters! {
         pub requests_waiting: Gauge,
         /// Bytes of responses in memory that clients have not acknowledged.
         pub response_bytes: Gauge,
-        /// Bytes of requests: header sections in parts, and what is kept while they are answered.
+        /// Bytes of requests: received and not read yet, header sections in parts, and what is kept while they are answered.
         pub request_bytes: Gauge,
         /// Datagrams handed in by packet I/O or by other workers.
         pub datagrams_received: u64,
@@ -134,6 +134,10 @@ counters! {
         pub refused_header_size: u64,
         /// Connections closed because the client kept opening and abandoning requests.
         pub refused_rapid_reset: u64,
+        /// Connections closed because data that had been received and could not be read took more memory than one may hold.
+        pub refused_received_memory: u64,
+        /// Connections closed because data was missing for `request_timeout`, and what came after it was waiting.
+        pub refused_received_timeout: u64,
         /// Wake-ups for requests that had ended meanwhile.
         pub wakeups_stale: u64,
     }

@@ -105,6 +105,8 @@ pub struct Client {
     pub reads: bool,
     /// Nothing that comes is looked at, and so nothing is acknowledged.
     pub deaf: bool,
+    /// It sends nothing by itself, and so nothing again.
+    pub is_mute: bool,
     speaks_http: bool,
     stops: Option<u64>,
     pub datagrams_received: u64,
@@ -166,6 +168,7 @@ impl Client {
             goaway: None,
             reads: options.reads,
             deaf: false,
+            is_mute: false,
             speaks_http: options.http,
             stops: options.stops,
             datagrams_received: 0,
@@ -339,6 +342,24 @@ impl Client {
         Ok(sent)
     }
 
+    /// Sends single bytes of streams, and none of the `gap` bytes before each: the first of a stream is missing, and each packet has
+    /// bytes of many. What is left out would be sent again if the client heard anything or had timers. Says how many datagrams it were.
+    pub fn send_with_gaps(&mut self, streams: &[u64], count: usize, gap: usize) -> usize {
+        (self.deaf, self.is_mute) = (true, true);
+        let (filler, mut lost, mut sent) = (vec![0; gap], [0; 1350], 0);
+        for _ in 0..count {
+            for stream in streams {
+                assert_eq!(self.quic.stream_send(*stream, &filler, false), Ok(gap));
+            }
+            while self.quic.send(&mut lost).is_ok() {}
+            for stream in streams {
+                assert_eq!(self.quic.stream_send(*stream, b"x", false), Ok(1));
+            }
+            sent += self.send_now().unwrap();
+        }
+        sent
+    }
+
     /// Moves to another local address of the same client, with a connection ID of its own.
     pub fn migrate(&mut self, local: &str) {
         self.quic.migrate_source(local.parse().unwrap()).unwrap();
@@ -355,6 +376,9 @@ impl Client {
 impl Node for Client {
     fn turn(&mut self, now: Instant) -> Result<bool, IoError> {
         let received = self.receive(now)?;
+        if self.is_mute {
+            return Ok(received > 0);
+        }
         if let Some(stream) = self.stops.filter(|stream| self.quic.stream_readable(*stream)) {
             self.quic.stream_shutdown(stream, quiche::Shutdown::Read, 1).unwrap();
             self.stops = None;
@@ -376,6 +400,6 @@ impl Node for Client {
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
-        self.quic.timeout_instant()
+        self.quic.timeout_instant().filter(|_| !self.is_mute)
     }
 }

@@ -160,6 +160,10 @@ impl Application for Moq {
         }
     }
 
+    fn excess_code(&self) -> u64 {
+        session_code::PROTOCOL_VIOLATION
+    }
+
     fn closing_code(&self) -> u64 {
         session_code::CANCEL
     }

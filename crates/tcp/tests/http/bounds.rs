@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use expressway_tcp::Limits;
 
 use crate::stage::octets;
 use crate::world::{Build, ask, request, speak};
@@ -93,6 +94,60 @@ fn a_body_that_does_not_come_is_not_waited_for() {
     });
     assert!(ended);
     world.wait_for("tcp_refused", "request-timeout", 2);
+}
+
+/// What comes within every moment that a body may stand still, and too little in all.
+fn in_a_hurry(limits: &mut Limits) {
+    limits.request_timeout = Duration::from_secs(2);
+    limits.request_rate = 1000;
+}
+
+#[test]
+fn a_body_of_which_a_bit_comes_now_and_then_is_not_waited_for() {
+    let world = Build::limited(in_a_hurry);
+    // One that is read, and one that nobody wants.
+    for path in ["/echo", "/bytes/1"] {
+        let mut wire = world.connect();
+        wire.send(format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\n"));
+        let (start, mut bits) = (Instant::now(), 0);
+        while wire.try_send(b"bit") {
+            assert!(start.elapsed() < crate::world::LIMIT, "{path}: no end");
+            std::thread::sleep(Duration::from_millis(100));
+            bits += 1;
+        }
+        assert!(bits >= 10, "{path}: {bits}");
+    }
+    world.wait_for("tcp_refused", "request-timeout", 1);
+    world.until("they are gone", || world.count("tcp_connections", "") == 0);
+    world.serves();
+}
+
+#[test]
+fn a_stream_of_whose_body_a_bit_comes_now_and_then_is_ended_and_others_go_on() {
+    let world = Build::limited(in_a_hurry);
+    speak(&world, |mut send| async move {
+        let (slow, mut sends_slowly) = send.send_request(request("POST", "/echo"), false).unwrap();
+        let (good, mut sends) = send.send_request(request("POST", "/echo"), false).unwrap();
+        let (mut slow, mut good) = (slow.await.unwrap().into_body(), good.await.unwrap().into_body());
+        let error = loop {
+            let _ = sends_slowly.send_data(Bytes::from_static(b"bit"), false);
+            sends.send_data(Bytes::from(vec![0; 1000]), false).unwrap();
+            let echoed = good.data().await.unwrap().unwrap();
+            good.flow_control().release_capacity(echoed.len()).unwrap();
+            match tokio::time::timeout(Duration::from_millis(100), slow.data()).await {
+                Ok(Some(Err(error))) => break error,
+                Ok(None) => panic!("it ended well"),
+                Ok(Some(Ok(_))) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(_) => {}
+            }
+        };
+        assert!(error.is_reset(), "{error}");
+        sends.send_data(Bytes::new(), true).unwrap();
+        while let Some(echoed) = good.data().await {
+            good.flow_control().release_capacity(echoed.unwrap().len()).unwrap();
+        }
+    });
+    world.wait_for("tcp_refused", "request-timeout", 1);
 }
 
 #[test]

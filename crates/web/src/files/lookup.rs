@@ -1,6 +1,7 @@
 //! What a path means: a file with its precompressed siblings, a directory, or an error.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -89,6 +90,8 @@ pub(crate) struct Tree {
     pub(crate) default_type: HeaderValue,
     /// Where open files are counted.
     pub(crate) memory: Arc<Memory>,
+    /// Requests that are held.
+    pub(crate) held: AtomicUsize,
 }
 
 impl Tree {

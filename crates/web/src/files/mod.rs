@@ -44,7 +44,7 @@ mod site;
 mod store;
 
 pub(crate) use exchange::FileExchange;
-pub use hls::{HlsOptions, is_blocking_reload, is_directive, is_playlist};
+pub use hls::{HlsOptions, MAX_HELD, is_blocking_reload, is_directive, is_playlist};
 pub(crate) use open::{Identity, OpenFile};
 pub use options::{Encoding, FileOptions, FilesConfig, Symlinks};
 pub use reading::Reading;

@@ -1,12 +1,13 @@
 //! A site that is a directory tree: the start of each request.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use http::header::HeaderValue;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::exchange::FileExchange;
-use super::hls::{HeldExchange, HlsOptions, Wanted};
+use super::hls::{Entered, HeldExchange, HlsOptions, Wanted};
 use super::lookup::{Found, LookupError, Tree};
 use super::respond::{Question, error, not_allowed, respond};
 use super::root::Root;
@@ -47,7 +48,8 @@ impl FileSite {
         })?;
         let root = Root::open(&config.root, config.symlinks).map_err(FileSiteError::Root)?;
         let memory = Arc::clone(store.memory());
-        let tree = Arc::new(Tree { root, config: config.clone(), default_type, memory });
+        let tree =
+            Arc::new(Tree { root, config: config.clone(), default_type, memory, held: AtomicUsize::new(0) });
         Ok(Self(Files { tree, store: Arc::clone(store) }))
     }
 
@@ -65,20 +67,25 @@ impl Files {
             return None;
         }
         let Target { path, query } = Target::parse(&request.target).ok()?;
-        let place = match Wanted::of(&path, query) {
-            Err(()) => {
-                let answer = error(&request.method, StatusCode::BAD_REQUEST, HeaderMap::new());
-                return Some(self.fixed(answer, wake.clone()));
-            }
+        let refuse = |status| {
+            let answer = error(&request.method, status, HeaderMap::new());
+            Some(self.fixed(answer, wake.clone()))
+        };
+        let entered = match Wanted::of(&path, query) {
+            Err(()) => return refuse(StatusCode::BAD_REQUEST),
             Ok(Some(wanted)) => {
-                self.store.holds.wait(&self.store, (&self.tree, options), &path, wanted, wake)?
+                self.store.holds.wait(&self.store, (&self.tree, options), &path, wanted, wake)
             }
-            Ok(None) if options.preload_hints => {
-                self.store.holds.wait_hinted(self.tree.root.id, &path, wake)?
-            }
+            Ok(None) if options.preload_hints => self.store.holds.wait_hinted(self.tree.root.id, &path, wake),
             Ok(None) => return None,
         };
-        Some(HeldExchange::start(place, self, request, wake.clone()))
+        match entered {
+            Entered::AtOnce => None,
+            Entered::Held(registration) => {
+                Some(HeldExchange::start(registration, self, request, wake.clone()))
+            }
+            Entered::Full => refuse(StatusCode::SERVICE_UNAVAILABLE),
+        }
     }
 
     /// Starts answering.

@@ -34,6 +34,8 @@ struct Inner {
     sliced: InFlight,
     /// Octets of requests.
     requests: AtomicUsize,
+    /// Octets that the client has sent and the transport still has.
+    received: AtomicUsize,
     /// Octets of blocks that it keeps from being freed, once a response.
     pinned: AtomicUsize,
     /// Compressors that its responses have.
@@ -90,6 +92,7 @@ impl Account {
             copied: InFlight::default(),
             sliced: InFlight::default(),
             requests: AtomicUsize::new(0),
+            received: AtomicUsize::new(0),
             pinned: AtomicUsize::new(0),
             compressors: AtomicUsize::new(0),
             window,
@@ -127,10 +130,15 @@ impl Account {
         self.0.requests.load(Ordering::Relaxed)
     }
 
+    /// Octets that the client has sent and the transport still has.
+    pub fn received(&self) -> usize {
+        self.0.received.load(Ordering::Relaxed)
+    }
+
     /// Octets that it holds in all.
     pub fn used(&self) -> usize {
         let ((copied, more), (_, also)) = (self.0.copied.under_way(), self.0.sliced.under_way());
-        copied + more + also + self.requests() + self.0.pinned()
+        copied + more + also + self.requests() + self.received() + self.0.pinned()
     }
 
     /// Octets that it may hold now.
@@ -155,12 +163,17 @@ impl Account {
 
     /// Counts a piece of so many octets as on its way until the charge is dropped.
     pub fn charge(&self, octets: usize) -> Charge {
-        Charge::new(self, octets, false)
+        Charge::new(self, octets, Kind::Response)
     }
 
     /// Counts octets of a request until the charge is dropped.
     pub fn charge_request(&self, octets: usize) -> Charge {
-        Charge::new(self, octets, true)
+        Charge::new(self, octets, Kind::Request)
+    }
+
+    /// Counts what the client has sent and the transport still has, none so far.
+    pub fn charge_received(&self) -> Charge {
+        Charge::new(self, 0, Kind::Received)
     }
 
     /// The same octets, of memory of their own, which count until all of them are dropped.
@@ -207,40 +220,76 @@ fn beside(octets: usize) -> usize {
     OVERHEAD + octets / RECORDS
 }
 
+/// What octets are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Response,
+    Request,
+    /// A part of requests that is still in the transport, where it doesn't take their room.
+    Received,
+}
+
 /// Octets that count on an account until this is dropped.
 #[derive(Debug)]
 pub struct Charge {
     account: Account,
     octets: usize,
-    is_request: bool,
+    kind: Kind,
 }
 
 impl Charge {
-    fn new(account: &Account, octets: usize, is_request: bool) -> Self {
-        let inner = &account.0;
-        if is_request {
-            inner.requests.fetch_add(octets, Ordering::Relaxed);
-            inner.ledger.requests.fetch_add(octets, Ordering::Relaxed);
-            inner.ledger.own(octets);
-        } else {
-            inner.copied.set_out(octets);
-            inner.ledger.own(octets + beside(octets));
-        }
-        Self { account: account.clone(), octets, is_request }
+    fn new(account: &Account, octets: usize, kind: Kind) -> Self {
+        let charge = Self { account: account.clone(), octets, kind };
+        charge.add();
+        charge
+    }
+
+    /// Octets that it counts.
+    pub fn octets(&self) -> usize {
+        self.octets
+    }
+
+    /// Counts so many octets in place of what it counted.
+    pub fn resize(&mut self, octets: usize) {
+        self.remove();
+        self.octets = octets;
+        self.add();
+    }
+
+    fn add(&self) {
+        let (inner, octets) = (&self.account.0, self.octets);
+        let of_requests = match self.kind {
+            Kind::Response => {
+                inner.copied.set_out(octets);
+                return inner.ledger.own(octets + beside(octets));
+            }
+            Kind::Request => &inner.requests,
+            Kind::Received => &inner.received,
+        };
+        of_requests.fetch_add(octets, Ordering::Relaxed);
+        inner.ledger.requests.fetch_add(octets, Ordering::Relaxed);
+        inner.ledger.own(octets);
+    }
+
+    fn remove(&self) {
+        let (inner, octets) = (&self.account.0, self.octets);
+        let of_requests = match self.kind {
+            Kind::Response => {
+                inner.copied.arrive(octets);
+                return inner.ledger.disown(octets + beside(octets));
+            }
+            Kind::Request => &inner.requests,
+            Kind::Received => &inner.received,
+        };
+        of_requests.fetch_sub(octets, Ordering::Relaxed);
+        inner.ledger.requests.fetch_sub(octets, Ordering::Relaxed);
+        inner.ledger.disown(octets);
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let inner = &self.account.0;
-        if self.is_request {
-            inner.requests.fetch_sub(self.octets, Ordering::Relaxed);
-            inner.ledger.requests.fetch_sub(self.octets, Ordering::Relaxed);
-            inner.ledger.disown(self.octets);
-        } else {
-            inner.copied.arrive(self.octets);
-            inner.ledger.disown(self.octets + beside(self.octets));
-        }
+        self.remove();
     }
 }
 
@@ -365,6 +414,21 @@ mod tests {
         assert_eq!(account.room(), 64 << 10);
         drop(request);
         assert_eq!(account.used(), 0);
+    }
+
+    #[test]
+    fn what_the_transport_has_follows_it_and_takes_no_room_of_requests() {
+        let memory = Memory::new(1 << 30);
+        let ledger = memory.ledger();
+        let account = Account::new(&ledger, 64 << 10, 1 << 20);
+        let mut received = account.charge_received();
+        for octets in [0, 100_000, 7, 300_000] {
+            received.resize(octets);
+            assert_eq!((received.octets(), account.received(), account.used()), (octets, octets, octets));
+            assert_eq!((account.requests(), ledger.levels().requests, memory.total()), (0, octets, octets));
+        }
+        drop(received);
+        assert_eq!((account.used(), memory.total()), (0, 0));
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub struct Ledger {
 pub struct Levels {
     /// Response data that clients have not acknowledged, copies and slices of blocks.
     pub responses: usize,
-    /// Requests: partial header sections, and what is kept while they are answered.
+    /// Requests: what the transport has of them, partial header sections, and what is kept while they are answered.
     pub requests: usize,
     /// All that is owned: the requests and the copies.
     pub owned: usize,

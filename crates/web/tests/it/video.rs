@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use expressway_web::files::{FileOptions, FileStore, FilesConfig, HlsOptions};
+use expressway_web::files::{FileOptions, FileStore, FilesConfig, HlsOptions, MAX_HELD};
 use expressway_web::memory::Account;
 use expressway_web::{LimitRate, PathPattern, PathRule, RequestHead, SiteConfig, Sites};
 
@@ -21,10 +21,13 @@ struct Bed {
 
 impl Bed {
     fn new(max_hold: Duration, preload_hints: bool) -> Self {
+        Self::with(HlsOptions { max_hold, preload_hints, max_held: MAX_HELD })
+    }
+
+    fn with(hls: HlsOptions) -> Self {
         let root = tempfile::tempdir().unwrap();
         let store = FileStore::new(FileOptions::default()).unwrap();
-        let hls = Some(HlsOptions { max_hold, preload_hints });
-        let files = FilesConfig { hls, ..FilesConfig::new(root.path()) };
+        let files = FilesConfig { hls: Some(hls), ..FilesConfig::new(root.path()) };
         let sites = Sites::new(&[site(files)], &store).unwrap();
         Self { root, store, sites }
     }
@@ -109,6 +112,49 @@ fn a_reload_is_held_until_the_playlist_has_what_it_asks_for() {
     assert_eq!(next.head().status, 200);
     assert!(bed.metric("hls_playlists_read") > read);
     bed.until("it is forgotten", "hls_playlists_watched", |watched| watched == 0);
+}
+
+/// More than are looked at without letting go of the lock, and some of them wait for what does not come yet.
+#[test]
+fn thousands_are_held_and_all_of_them_answered() {
+    let bed = Bed::new(HELD_FOR_LONG, false);
+    bed.publish(&playlist(2, 1));
+    let mut parts: Vec<Client> = Vec::new();
+    let mut segments: Vec<Client> = Vec::new();
+    for _ in 0..1000 {
+        parts.push(bed.start("/a.m3u8?_HLS_msn=102&_HLS_part=1"));
+        segments.push(bed.start("/a.m3u8?_HLS_msn=102"));
+    }
+    assert_eq!(bed.metric("hls_requests_held"), 2000);
+    bed.publish(&playlist(2, 2));
+    assert!(parts.iter_mut().all(|client| client.head().status == 200));
+    assert!(segments.iter_mut().all(Bed::is_waiting));
+    assert_eq!(bed.metric("hls_requests_held"), 1000);
+    // Some go on their own while the playlist is looked at.
+    segments.truncate(700);
+    bed.publish(&playlist(3, 0));
+    assert!(segments.iter_mut().all(|client| client.head().status == 200));
+    assert_eq!(bed.metric("hls_requests_held"), 0);
+}
+
+#[test]
+fn no_more_are_held_than_may_be() {
+    let bed = Bed::with(HlsOptions { max_hold: HELD_FOR_LONG, preload_hints: true, max_held: 3 });
+    bed.publish(&playlist(2, 1));
+    let mut held: Vec<Client> = (0..3).map(|_| bed.start("/a.m3u8?_HLS_msn=102")).collect();
+    bed.until("it was read", "hls_playlists_read", |read| read > 0);
+    for target in ["/a.m3u8?_HLS_msn=102", "/b.m3u8?_HLS_msn=1", "/102.1.m4s"] {
+        assert_eq!(bed.start(target).head().status, 503, "{target}");
+    }
+    assert_eq!((bed.metric("hls_full"), bed.metric("hls_requests_held")), (3, 3));
+    assert_eq!(bed.metric("hls_playlists_watched"), 1, "the other one is not remembered");
+    assert_eq!(bed.start("/a.m3u8?_HLS_msn=101").head().status, 200, "what is there is answered");
+    assert!(held.iter_mut().all(Bed::is_waiting));
+    held.pop();
+    let mut next = bed.start("/a.m3u8?_HLS_msn=102");
+    assert!(Bed::is_waiting(&mut next));
+    bed.publish(&playlist(3, 0));
+    assert_eq!(next.head().status, 200);
 }
 
 #[test]

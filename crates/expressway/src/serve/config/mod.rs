@@ -366,6 +366,7 @@ impl Config {
             (self.quic.max_requests.span(), u64::from(*self.quic.max_requests.get_ref()), 1, 10_000),
             (self.quic.send_window.span(), self.quic.send_window.get_ref().0, 64 << 10, 1 << 30),
             (self.quic.response_rate.span(), self.quic.response_rate.get_ref().0, 0, 1 << 30),
+            (self.quic.request_rate.span(), self.quic.request_rate.get_ref().0, 0, 1 << 30),
             (self.quic.max_open_files.span(), u64::from(*self.quic.max_open_files.get_ref()), 1, 10_000),
             (self.files.readers.span(), u64::from(*self.files.readers.get_ref()), 1, 64),
             (self.control.threads.span(), u64::from(*self.control.threads.get_ref()), 1, 64),

@@ -10,7 +10,7 @@ use toml::Spanned;
 
 use expressway_gateway::quic::cid::Routable;
 use expressway_settings::{Key, Size, Span};
-use expressway_web::patience::RESPONSE_RATE;
+use expressway_web::patience::{REQUEST_RATE, RESPONSE_RATE};
 
 use super::site::Problem;
 use super::value::{Congestion, LogFormat, Retry, Seccomp, Workers};
@@ -90,8 +90,10 @@ pub(crate) struct Quic {
     pub(crate) response_timeout: Spanned<Span>,
     /// Bytes a second that count as taking it; 0: any byte.
     pub(crate) response_rate: Spanned<Size>,
-    /// A request whose header section does not come whole within this time is rejected.
+    /// A request whose header section does not come whole within this time, or of whose body nothing comes for it, is ended.
     pub(crate) request_timeout: Spanned<Span>,
+    /// Bytes a second that count as sending a body while it is waited for; 0: any byte.
+    pub(crate) request_rate: Spanned<Size>,
     /// Congestion control.
     pub(crate) congestion: Congestion,
     /// Spread packets over the round trip instead of sending what the window allows at once.
@@ -164,6 +166,7 @@ impl Default for Quic {
             response_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
             response_rate: Spanned::new(0..0, Size(RESPONSE_RATE)),
             request_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
+            request_rate: Spanned::new(0..0, Size(REQUEST_RATE)),
             congestion: Congestion::default(),
             pacing: true,
             early_data: false,

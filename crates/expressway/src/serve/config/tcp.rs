@@ -38,6 +38,8 @@ pub(crate) struct Tcp {
     pub(crate) idle_timeout: Spanned<Span>,
     /// A request of whose body nothing comes for this long is ended.
     pub(crate) request_timeout: Spanned<Span>,
+    /// Bytes a second that count as sending it while it is waited for; 0: any byte.
+    pub(crate) request_rate: Spanned<Size>,
     /// A response of which the client takes nothing for this long is ended.
     pub(crate) response_timeout: Spanned<Span>,
     /// Bytes a second that count as taking it; 0: any byte.
@@ -61,6 +63,7 @@ impl Default for Tcp {
             header_timeout: span(limits.header_timeout),
             idle_timeout: span(limits.idle_timeout),
             request_timeout: span(limits.request_timeout),
+            request_rate: Spanned::new(0..0, Size(limits.request_rate)),
             response_timeout: span(limits.response_timeout),
             response_rate: Spanned::new(0..0, Size(limits.response_rate)),
             proxy_protocol: None,
@@ -84,6 +87,7 @@ impl Tcp {
             header_timeout: self.header_timeout.get_ref().0,
             idle_timeout: self.idle_timeout.get_ref().0,
             request_timeout: self.request_timeout.get_ref().0,
+            request_rate: self.request_rate.get_ref().0,
             response_timeout: self.response_timeout.get_ref().0,
             response_rate: self.response_rate.get_ref().0,
             ..defaults
@@ -107,6 +111,7 @@ impl Tcp {
             (self.max_requests.span(), u64::from(*self.max_requests.get_ref()), 1, 10_000),
             (self.max_header.span(), self.max_header.get_ref().0, 4 << 10, 1 << 20),
             (self.send_window.span(), self.send_window.get_ref().0, 64 << 10, 1 << 30),
+            (self.request_rate.span(), self.request_rate.get_ref().0, 0, 1 << 30),
             (self.response_rate.span(), self.response_rate.get_ref().0, 0, 1 << 30),
         ] {
             if !(low..=high).contains(&value) {

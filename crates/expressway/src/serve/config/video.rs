@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use expressway_settings::Span;
 use expressway_web::PathPattern;
-use expressway_web::files::HlsOptions;
+use expressway_web::files::{HlsOptions, MAX_HELD};
 use expressway_web::{PathRule, PatternError};
 use http::HeaderValue;
 use http::header::CACHE_CONTROL;
@@ -27,7 +27,10 @@ const LIFETIMES: [(&str, &str); 10] = [
 
 /// Whether a site serves video, or how.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(untagged, expecting = "true, false, or a table with cache_control, urgency, hls_hold, preload_hints")]
+#[serde(
+    untagged,
+    expecting = "true, false, or a table with cache_control, urgency, hls_hold, preload_hints, max_held"
+)]
 pub(crate) enum VideoSetting {
     Is(bool),
     With(Video),
@@ -46,11 +49,19 @@ pub(crate) struct Video {
     pub(crate) hls_hold: Option<Span>,
     /// Requests for what a playlist hints at are held too.
     pub(crate) preload_hints: bool,
+    /// Requests of the site that are held at most; more are answered 503.
+    pub(crate) max_held: u32,
 }
 
 impl Default for Video {
     fn default() -> Self {
-        Self { cache_control: true, urgency: true, hls_hold: None, preload_hints: false }
+        Self {
+            cache_control: true,
+            urgency: true,
+            hls_hold: None,
+            preload_hints: false,
+            max_held: MAX_HELD as u32,
+        }
     }
 }
 
@@ -79,6 +90,7 @@ impl Video {
                 Err("hls_hold: give a time between \"1s\" and \"180s\"")
             }
             None if self.preload_hints => Err("preload_hints needs hls_hold"),
+            _ if !(1..=1_000_000).contains(&self.max_held) => Err("max_held is not between 1 and 1000000"),
             Some(_) if self.preload_hints && !has_files => Err("preload_hints only works for files"),
             _ => Ok(()),
         }
@@ -86,7 +98,8 @@ impl Video {
 
     /// What of requests for files is held.
     pub(crate) fn hls(&self) -> Option<HlsOptions> {
-        self.hls_hold.map(|hold| HlsOptions { max_hold: hold.0, preload_hints: self.preload_hints })
+        let (preload_hints, max_held) = (self.preload_hints, self.max_held as usize);
+        self.hls_hold.map(|hold| HlsOptions { max_hold: hold.0, preload_hints, max_held })
     }
 
     /// Rules that come before those of the site.
@@ -118,14 +131,16 @@ mod tests {
         assert_eq!((plain.rules().unwrap().len(), plain.urgency, plain.hls()), (10, true, None));
         let off = video("video = false").unwrap();
         assert_eq!((off.rules().unwrap().len(), off.urgency, off.hls()), (0, false, None));
-        let held = video("[video]\nhls_hold = \"18s\"\npreload_hints = true\ncache_control = false").unwrap();
-        let expected = HlsOptions { max_hold: Duration::from_secs(18), preload_hints: true };
+        let held =
+            video("[video]\nhls_hold = \"18s\"\npreload_hints = true\ncache_control = false\nmax_held = 7")
+                .unwrap();
+        let expected = HlsOptions { max_hold: Duration::from_secs(18), preload_hints: true, max_held: 7 };
         assert_eq!((held.rules().unwrap().len(), held.urgency, held.hls()), (0, true, Some(expected)));
         assert_eq!(
             (held.check(true), held.check(false)),
             (Ok(()), Err("preload_hints only works for files"))
         );
-        for text in ["hls_hold = \"10m\"", "hls_hold = \"0s\"", "preload_hints = true"] {
+        for text in ["hls_hold = \"10m\"", "hls_hold = \"0s\"", "preload_hints = true", "max_held = 0"] {
             assert!(video(&format!("[video]\n{text}")).unwrap().check(true).is_err(), "{text}");
         }
         assert!(video("video = \"yes\"").unwrap_err().contains("hls_hold"));

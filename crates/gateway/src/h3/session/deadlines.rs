@@ -1,8 +1,8 @@
 //! Timeouts for clients that do not read, or do not complete their requests.
 //!
 //! Connections with something in flight are swept periodically; these timeouts cost nothing in between. A client that
-//! reads more slowly than `response_rate` counts as not reading, so that a byte now and then does not keep a response
-//! alive. A response whose client was too slow between two sweeps releases the block that it reads from.
+//! reads more slowly than `response_rate` counts as not reading, and one that sends a body more slowly than `request_rate` as
+//! not sending, so that a byte now and then keeps neither alive. A response whose client was too slow between two sweeps releases the block that it reads from.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,16 @@ const SWEEPS: u32 = 8;
 
 /// The longest time between sweeps.
 const LONGEST: Duration = Duration::from_secs(2);
+
+/// What has timed out of a stream.
+#[derive(Clone, Copy)]
+enum Late {
+    /// The header section of its request.
+    Head,
+    /// The body of its request.
+    Body,
+    Response,
+}
 
 /// The last sweep and the next.
 #[derive(Default)]
@@ -55,7 +65,8 @@ impl Session {
         self.sweep.next = None;
         let patience = patience(turn.link.settings().response_timeout, turn.worker.ledger.memory().left());
         let start = turn.now.checked_sub(turn.link.settings().request_timeout);
-        let mut overdue = self.late_requests(start);
+        let mut overdue = self.late_heads(start);
+        overdue.extend(self.late_bodies(turn));
         if self.acknowledges_nothing(turn, patience) {
             tracing::debug!(remote = %turn.link.remote(), "client acknowledges nothing");
             turn.worker.stats.connections_stalled += 1;
@@ -63,41 +74,59 @@ impl Session {
             return false;
         }
         overdue.extend(self.late_responses(turn, patience));
-        for (index, stream) in overdue.iter().enumerate() {
+        for (index, (stream, late)) in overdue.into_iter().enumerate() {
             if index > 0 && turn.slice.spend() {
                 // The rest is as late in the next turn.
                 self.sweep.next = Some(turn.now);
                 return true;
             }
-            if self.streams.get(stream).is_some_and(|request| request.owes_body(start)) {
-                tracing::debug!(remote = %turn.link.remote(), stream, "timed out receiving a body");
-                turn.worker.stats.refused_request_timeout += 1;
-                self.abort(turn, *stream, code::REQUEST_CANCELLED);
-                self.give_up(turn, *stream);
-            } else if self.streams.contains_key(stream) {
-                // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
-                tracing::debug!(remote = %turn.link.remote(), stream, "client is not reading a response");
-                self.end(turn, *stream, Progress::TimedOut);
-            } else {
-                // Nothing was done with it, so that the client may send it again.
-                tracing::debug!(remote = %turn.link.remote(), stream, "timed out receiving a header section");
-                turn.worker.stats.refused_request_timeout += 1;
-                self.is_new(*stream);
-                self.abort(turn, *stream, code::REQUEST_REJECTED);
-                self.count_abandoned(turn);
-            }
+            self.end_late(turn, stream, late);
         }
         false
     }
 
-    /// Requests that are incomplete and began, or of whose bodies nothing has come, since before `start`.
-    fn late_requests(&self, start: Option<Instant>) -> Vec<u64> {
+    fn end_late(&mut self, turn: &mut Turn<'_>, stream: u64, late: Late) {
+        let remote = turn.link.remote();
+        match late {
+            Late::Head => {
+                // Nothing was done with it, so that the client may send it again.
+                tracing::debug!(%remote, stream, "timed out receiving a header section");
+                turn.worker.stats.refused_request_timeout += 1;
+                self.is_new(stream);
+                self.abort(turn, stream, code::REQUEST_REJECTED);
+                self.count_abandoned(turn);
+            }
+            // It may have ended with its body.
+            Late::Body | Late::Response if !self.streams.contains_key(&stream) => {}
+            Late::Body => {
+                tracing::debug!(%remote, stream, "timed out receiving a body");
+                turn.worker.stats.refused_request_timeout += 1;
+                self.abort(turn, stream, code::REQUEST_CANCELLED);
+                self.give_up(turn, stream);
+            }
+            Late::Response => {
+                // It was begun, so that it counts as cancelled and not as rejected (RFC 9114, section 4.1.1).
+                tracing::debug!(%remote, stream, "client is not reading a response");
+                self.end(turn, stream, Progress::TimedOut);
+            }
+        }
+    }
+
+    /// Requests whose header sections are incomplete and began before `start`.
+    fn late_heads(&self, start: Option<Instant>) -> Vec<(u64, Late)> {
         let Some(start) = start else { return Vec::new() };
-        let is_late = |stream: &u64| match self.streams.get(stream) {
-            Some(request) => request.owes_body(Some(start)),
-            None => true,
-        };
-        self.incoming.older_than(start).filter(is_late).collect()
+        let streams = self.incoming.older_than(start).filter(|stream| !self.streams.contains_key(stream));
+        streams.map(|stream| (stream, Late::Head)).collect()
+    }
+
+    /// Requests of whose bodies too little has come for too long.
+    fn late_bodies(&mut self, turn: &Turn<'_>) -> Vec<(u64, Late)> {
+        let (now, settings) = (turn.now, turn.link.settings());
+        let late = self.streams.values_mut().filter_map(|request| {
+            let since = request.owes_body_since(now, settings.request_rate)?;
+            (now.duration_since(since) >= settings.request_timeout).then_some((request.id, Late::Body))
+        });
+        late.collect()
     }
 
     /// The client has acknowledged too little of what QUIC holds for too long.
@@ -115,7 +144,7 @@ impl Session {
     }
 
     /// Responses of which the client has taken too little for too long.
-    fn late_responses(&mut self, turn: &mut Turn<'_>, patience: Duration) -> Vec<u64> {
+    fn late_responses(&mut self, turn: &mut Turn<'_>, patience: Duration) -> Vec<(u64, Late)> {
         let (now, rate) = (turn.now, turn.link.settings().response_rate);
         // Of a connection that was idle nothing was owed. Twice, so that each response that is judged by this ends before.
         self.sweep.moves.forget_after(now, 2 * patience);
@@ -124,7 +153,7 @@ impl Session {
         let excused = moves && !self.peer.takes(&mut turn.link.transport);
         let late = self.streams.values_mut().filter_map(|request| {
             let since = request.stalled_since(now, excused, rate)?;
-            (now.duration_since(since) >= patience).then_some(request.id)
+            (now.duration_since(since) >= patience).then_some((request.id, Late::Response))
         });
         late.collect()
     }

@@ -172,7 +172,7 @@ impl Session {
         let (upload, body) = match more {
             true => {
                 let (upload, body) =
-                    Upload::new(request.content_length, request.expects.then(|| wake.clone()), turn.now);
+                    Upload::new(request.content_length, request.expects.then(|| wake.clone()));
                 (Some(Box::new(upload)), body)
             }
             false => (None, RequestBody::empty()),
@@ -255,7 +255,7 @@ impl Session {
     fn body_room(&mut self, turn: &Turn<'_>, stream: u64) -> Option<usize> {
         let wake = self.streams.get(&stream)?.upload.is_some().then(|| self.wake_of(turn, stream))?;
         let upload = self.streams.get_mut(&stream)?.upload.as_mut()?;
-        upload.room(&self.account, turn.now, &wake)
+        upload.room(&self.account, &wake)
     }
 
     fn wake_of(&self, turn: &Turn<'_>, stream: u64) -> Wake {
@@ -276,7 +276,7 @@ impl Session {
             if request.expected.is_some_and(|expected| request.received > expected) {
                 self.refuse_malformed(turn, stream, "more body than content-length");
             } else if let Some(upload) = &mut request.upload {
-                upload.write(piece, turn.now);
+                upload.write(piece);
             }
         }
     }

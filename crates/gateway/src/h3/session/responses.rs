@@ -119,7 +119,7 @@ impl Session {
         };
         let before = request.traced.then_some((request.status, request.body_sent));
         let taken = request.taken();
-        let progress = request.pump(&mut turn.link.transport, &self.account, turn.slice, turn.now);
+        let progress = request.pump(&mut turn.link.transport, &self.account, turn.slice);
         self.sweep.taken += request.taken() - taken;
         if let Some(before) = before {
             trace(turn, request, before);

@@ -207,7 +207,8 @@ impl Endpoint {
         self.generation = self.generation.wrapping_add(1);
         let setup = std::sync::Arc::clone(&self.setup);
         let limit = self.probe_limit(path.0);
-        let link = Link::new(transport, setup, cid, dcid, path, (self.generation, limit), now);
+        let setup = (setup, &self.worker.ledger);
+        let link = Link::new(transport, setup, (cid, dcid), path, (self.generation, limit), now);
         let key = self.table.insert(Connection::new(link), cid, &dcid);
         self.worker.stats.connections_accepted += 1;
         self.worker.stats.handshaking += 1;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::Link;
+use super::received::Received;
 use super::turn::Turn;
 use crate::quic::application::Session;
 use crate::quic::stats::Stats;
@@ -25,6 +26,8 @@ const IDLE: Duration = Duration::from_secs(1);
 pub(super) struct Connection {
     pub(super) link: Link,
     pub(super) upper: Upper,
+    /// What has come and was not read.
+    pub(super) received: Received,
     /// What the wheel has for it.
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
@@ -71,7 +74,17 @@ impl Connection {
             notice: Notice::None,
             is_cut: false,
         };
-        Self { link, upper, armed: None, release: None, queued: false, has_grown: true, shrinks: None }
+        let received = Received::new(&link);
+        Self {
+            link,
+            upper,
+            received,
+            armed: None,
+            release: None,
+            queued: false,
+            has_grown: true,
+            shrinks: None,
+        }
     }
 
     /// Bytes in memory that the client has not acknowledged.
@@ -116,7 +129,8 @@ impl Connection {
             Notice::Given(until) => Some(until),
             Notice::None | Notice::Over => None,
         };
-        [timeout, self.release, self.upper.linger, notice, self.shrinks, probe, session]
+        let received = self.received.deadline();
+        [timeout, self.release, self.upper.linger, notice, self.shrinks, probe, session, received]
             .into_iter()
             .flatten()
             .min()

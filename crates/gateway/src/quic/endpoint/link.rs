@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use expressway_web::memory::{Account, Ledger};
+
 use super::Setup;
 use super::address::Address;
 use super::follow::Followed;
@@ -26,6 +28,8 @@ const BLACK_HOLE_TIMEOUTS: u8 = 3;
 pub(crate) struct Link {
     pub(crate) transport: Transport,
     pub(crate) setup: Arc<Setup>,
+    /// What it holds.
+    pub(crate) account: Account,
     /// IDs of ours that lead here.
     pub(super) cids: Vec<Cid>,
     /// The client's first destination ID, until the handshake is complete.
@@ -53,15 +57,16 @@ pub(crate) struct Link {
 impl Link {
     pub(super) fn new(
         transport: Transport,
-        setup: Arc<Setup>,
-        cid: Cid,
-        initial: ClientCid,
+        (setup, ledger): (Arc<Setup>, &Arc<Ledger>),
+        (cid, initial): (Cid, ClientCid),
         (local, remote): Path,
         (generation, probe_limit): (u16, usize),
         now: Instant,
     ) -> Self {
+        let settings = &setup.settings;
         Self {
             transport,
+            account: Account::new(ledger, settings.send_window, settings.connection_memory()),
             setup,
             cids: vec![cid],
             initial: Some(initial),

@@ -28,6 +28,7 @@ mod handshake_queue;
 mod link;
 mod probe;
 mod receive;
+mod received;
 mod replies;
 mod transmit;
 mod turn;

@@ -159,12 +159,13 @@ impl Endpoint {
         let now = context.now;
         let Some((connection, ids)) = self.table.get_with_ids(key) else { return Ok(None) };
         connection.queued = false;
-        let Connection { link, upper, .. } = connection;
+        let Connection { link, upper, received, .. } = connection;
         link.follow_tracer(&self.worker.tracer);
         link.trace_acknowledged(&self.worker.tracer);
         let mut part = context.slice.part();
         let mut turn = Turn { worker: &mut self.worker, link, key, now, slice: &mut part };
         upper.progress(&mut turn, &mut self.scratch, ids);
+        received.follow(&mut turn);
         context.slice.rejoin(&part);
         // Held back by the pacer it leaves the queue: the timer brings it back.
         let held = Burst { drained: upper.drained, release: connection.release, ..Burst::default() };

@@ -1,5 +1,7 @@
 //! The streams of a connection.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 
 use super::Transport;
@@ -79,6 +81,23 @@ impl Transport {
             Err(quiche::Error::StreamReset(_)) => Received::Reset,
             Err(_) => Received::Nothing,
         }
+    }
+
+    /// Bytes of memory that data takes which has come and was not read, and streams that nobody was told of.
+    #[inline]
+    pub(crate) fn received_held(&self) -> usize {
+        self.quic.received_held()
+    }
+
+    /// Some of it cannot be read because what comes before it is missing.
+    #[inline]
+    pub(crate) fn received_waits(&self) -> bool {
+        self.quic.received_waits()
+    }
+
+    /// Since `start` or before, as far as this was asked in between.
+    pub(crate) fn received_has_waited(&mut self, now: Instant, start: Instant) -> bool {
+        self.quic.received_has_waited(now, start)
     }
 
     /// The next stream that can take data or was stopped, once; see [`Self::capacity`] for how it is named

@@ -133,6 +133,42 @@ fn a_client_that_acknowledges_nothing_is_left() {
     world.until("its memory", |world| world.held_bytes() == 0);
 }
 
+/// A stream without its first byte is nothing that HTTP/3 knows of, and a client that is there all the time is not idle.
+#[test]
+fn data_without_its_beginning_ends_its_connection() {
+    let mut world = Build { tune: impatient, ..Build::default() }.world();
+    let options = || Options { http: false, ..Options::default() };
+    let (gaps, good) = (client(&mut world, 5000, options()), client(&mut world, 5001, options()));
+    world.until("connections", |world| world.clients.iter().all(|client| client.quic.is_established()));
+    world.for_a_while(Duration::from_millis(50));
+    assert_eq!(world.stats(0).request_bytes, 0);
+    world.clients[gaps].send_with_gaps(&[0, 4], 2, 100);
+    world.until("the data", |world| world.stats(0).request_bytes > 1000);
+    let mut last = Instant::now();
+    world.until("the end of patience", |world| {
+        if last.elapsed() > Duration::from_millis(100) {
+            last = Instant::now();
+            for id in [gaps, good] {
+                world.clients[id].quic.send_ack_eliciting().unwrap();
+                world.clients[id].send_now().unwrap();
+            }
+        }
+        world.stats(0).refused_received_timeout == 1
+    });
+    world.clients[gaps].deaf = false;
+    world.until("word of it", |world| {
+        // The close is said again in answer to what comes.
+        let _ = world.clients[gaps].quic.send_ack_eliciting();
+        world.clients[gaps].send_now().unwrap();
+        world.clients[gaps].quic.peer_error().is_some()
+    });
+    let error = world.clients[gaps].quic.peer_error().unwrap();
+    assert_eq!((error.is_app, error.error_code), (true, 0x107), "H3_EXCESSIVE_LOAD");
+    world.until("its end", |world| world.stats(0).connections == 1);
+    assert_eq!(world.stats(0).request_bytes, 0);
+    assert!(world.clients[good].quic.peer_error().is_none());
+}
+
 #[test]
 fn a_header_section_that_does_not_come_whole_is_rejected() {
     let mut world = Build { tune: impatient, ..Build::default() }.world();

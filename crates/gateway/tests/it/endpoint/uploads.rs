@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use expressway_gateway::quic::Settings;
 use expressway_h3::qpack::Fields;
 use expressway_h3::{RequestEvent, RequestReader};
 use expressway_web::{BodyError, RequestBody};
@@ -143,18 +144,72 @@ fn a_body_shorter_than_announced_is_no_end() {
     assert_eq!(reader.poll_chunk(100, &waker), Poll::Ready(Some(Err(BodyError::Stopped))));
 }
 
-#[test]
-fn a_client_that_owes_its_body_is_cut_off() {
-    let (mut world, id) = connected(|settings| settings.request_timeout = Duration::from_secs(3));
-    write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, &post("/hold/owed", &[]), false)]);
-    let _reader = wait(&mut world, "owed");
-    for _ in 0..5 {
-        write(&mut world, id, &[(0, &frame(0, b"a bit"), false)]);
-        world.for_a_while(Duration::from_secs(1));
+/// Reads what there is of bodies.
+fn drain(bodies: &mut [&mut RequestBody]) {
+    let waker = waker();
+    for body in bodies {
+        while let Poll::Ready(Some(Ok(_))) = body.poll_chunk(100_000, &waker) {}
     }
-    assert_eq!(world.stats(0).refused_request_timeout, 0, "it moves");
+}
+
+/// Two clients send within each moment that a body may stand still, one of them too little in all.
+#[test]
+fn a_client_that_owes_its_body_is_cut_off_and_so_is_one_that_sends_a_bit_now_and_then() {
+    let (mut world, id) = connected(|settings| settings.request_timeout = Duration::from_secs(2));
+    let requests = [post("/hold/silent", &[]), post("/hold/slow", &[]), post("/hold/good", &[])];
+    write(&mut world, id, &[(CONTROL, SETTINGS, false)]);
+    for (stream, request) in requests.iter().enumerate() {
+        write(&mut world, id, &[(4 * stream as u64, request, false)]);
+    }
+    let [mut silent, mut slow, mut good] = ["silent", "slow", "good"].map(|name| wait(&mut world, name));
+    let (mut last, mut bits) = (Instant::now(), 0);
+    world.until("the timeouts", |world| {
+        if last.elapsed() > Duration::from_millis(200) {
+            last = Instant::now();
+            bits += 1;
+            let _ = world.clients[id].quic.stream_send(4, &frame(0, b"a bit"), false);
+            write(world, id, &[(8, &frame(0, &[0; 1000]), false)]);
+        }
+        drain(&mut [&mut silent, &mut slow, &mut good]);
+        world.stats(0).refused_request_timeout == 2
+    });
+    assert!(bits >= 5, "it moved");
+    world.for_a_while(Duration::from_millis(500));
+    let stats = world.stats(0);
+    assert_eq!((stats.refused_request_timeout, stats.requests_active), (2, 1));
+    write(&mut world, id, &[(8, &[], true)]);
+    world.until("the end", |_| matches!(good.poll_chunk(100_000, &waker()), Poll::Ready(None)));
+}
+
+#[test]
+fn any_octet_will_do_where_no_rate_is_asked_of_bodies() {
+    let tune = |settings: &mut Settings| {
+        settings.request_timeout = Duration::from_secs(1);
+        settings.request_rate = 0;
+    };
+    let (mut world, id) = connected(tune);
+    write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, &post("/hold/free", &[]), false)]);
+    let mut reader = wait(&mut world, "free");
+    for _ in 0..30 {
+        write(&mut world, id, &[(0, &frame(0, b"x"), false)]);
+        world.for_a_while(Duration::from_millis(100));
+        drain(&mut [&mut reader]);
+    }
+    assert_eq!(world.stats(0).refused_request_timeout, 0);
     world.until("the timeout", |world| world.stats(0).refused_request_timeout == 1);
-    assert_eq!(world.stats(0).requests_active, 0);
+}
+
+/// Its client waits for nothing but the reader, as when an origin is slow.
+#[test]
+fn a_body_that_its_reader_does_not_take_is_not_owed() {
+    let (mut world, id) = connected(|settings| settings.request_timeout = Duration::from_millis(500));
+    write(&mut world, id, &[(CONTROL, SETTINGS, false), (0, &post("/hold/left", &[]), false)]);
+    let mut reader = wait(&mut world, "left");
+    write(&mut world, id, &[(0, &frame(0, &[0; 1000]), false)]);
+    world.for_a_while(Duration::from_secs(2));
+    assert_eq!((world.stats(0).refused_request_timeout, world.stats(0).refused_received_timeout), (0, 0));
+    drain(&mut [&mut reader]);
+    world.until("the timeout", |world| world.stats(0).refused_request_timeout == 1);
 }
 
 /// The values of `:status`, in order. The reader is one of requests, to which a section behind another is of trailers.

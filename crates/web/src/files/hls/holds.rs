@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::watch::{Registration, Watch};
-use super::{HlsOptions, Wanted};
+use super::watch::Watch;
+use super::{Entered, HlsOptions, Wanted};
 use crate::Wake;
 use crate::files::FileStore;
 use crate::files::lookup::Tree;
 use crate::timer::Alarms;
-use expressway_metrics::{Metric, counters};
+use expressway_metrics::{Metric, count, counters};
 
 /// Playlists that are remembered though nobody waits for them, for those who come back, and for their hints.
 const MAX_WATCHES: usize = 4096;
@@ -24,6 +24,8 @@ counters! {
         pub(super) hls_timeouts: AtomicU64,
         /// Requests for segments too far in the future (400).
         pub(super) hls_refused: AtomicU64,
+        /// Requests that would have had to be held when as many were as may be (503).
+        pub(super) hls_full: AtomicU64,
         /// Playlists read because they had changed while requests waited for them.
         pub(super) hls_playlists_read: AtomicU64,
     }
@@ -64,7 +66,7 @@ impl Holds {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a playlist. `None`: it has what is wanted.
+    /// Waits for a playlist, unless it has what is wanted.
     pub(in crate::files) fn wait(
         &self,
         store: &Arc<FileStore>,
@@ -72,22 +74,41 @@ impl Holds {
         path: &[u8],
         wanted: Wanted,
         wake: &Wake,
-    ) -> Option<Registration> {
+    ) -> Entered {
         let key: Key = (tree.root.id, path.into());
         let mut watches = self.lock();
-        let watch =
-            watches.by_path.entry(key.clone()).or_insert_with(|| Watch::new(store, tree, key.1, options));
-        Arc::clone(watch).enter(self, wanted, wake)
+        let watch = match watches.by_path.get(&key) {
+            Some(watch) => Arc::clone(watch),
+            // A playlist that nobody gets to wait for is not remembered.
+            None if self.is_full(tree, options) => return Entered::Full,
+            None => {
+                let watch = Watch::new(store, tree, Arc::clone(&key.1), options);
+                watches.by_path.insert(key, Arc::clone(&watch));
+                watch
+            }
+        };
+        watch.enter(self, wanted, wake)
+    }
+
+    /// As many requests of a site are held as may be, which is counted. They do not become more while the list is locked.
+    pub(super) fn is_full(&self, tree: &Tree, options: HlsOptions) -> bool {
+        let is_full = tree.held.load(Ordering::Relaxed) >= options.max_held;
+        if is_full {
+            count(&self.counters.hls_full);
+        }
+        is_full
     }
 
     /// Waits for a file if a playlist hints at it.
-    pub(in crate::files) fn wait_hinted(&self, root: u64, path: &[u8], wake: &Wake) -> Option<Registration> {
+    pub(in crate::files) fn wait_hinted(&self, root: u64, path: &[u8], wake: &Wake) -> Entered {
         let watches = self.lock();
         if watches.by_hint.is_empty() {
-            return None;
+            return Entered::AtOnce;
         }
-        let watch = Arc::clone(watches.by_hint.get(&(root, path.into()))?);
-        watch.enter(self, Wanted::Hinted(path.into()), wake)
+        match watches.by_hint.get(&(root, path.into())) {
+            Some(watch) => Arc::clone(watch).enter(self, Wanted::Hinted(path.into()), wake),
+            None => Entered::AtOnce,
+        }
     }
 
     pub(crate) fn metrics(&self) -> impl Iterator<Item = Metric> + use<> {

@@ -20,6 +20,7 @@ pub(super) use holds::Holds;
 pub use reload::{is_blocking_reload, is_directive, is_playlist};
 
 use reload::{Malformed, Reload};
+use watch::Registration;
 
 /// What of a site's requests may be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,21 @@ pub struct HlsOptions {
     pub max_hold: Duration,
     /// Also hold requests for what a playlist hints at (EXT-X-PRELOAD-HINT).
     pub preload_hints: bool,
+    /// Requests that are held at most; more are answered 503.
+    pub max_held: usize,
+}
+
+/// Requests of a site that are held at most, unless configured. Each costs an entry in a list and is looked at whenever its playlist
+/// changes.
+pub const MAX_HELD: usize = 16_384;
+
+/// Whether a request is held.
+pub(in crate::files) enum Entered {
+    /// It need not be.
+    AtOnce,
+    Held(Registration),
+    /// It would have to be, and too many are.
+    Full,
 }
 
 /// What a request waits for.

@@ -13,7 +13,7 @@ use rustix::io::{Errno, pread};
 
 use super::holds::Watches;
 use super::playlist::{Playlist, Reached};
-use super::{HlsOptions, Wanted, holds::Holds};
+use super::{Entered, HlsOptions, Wanted, holds::Holds};
 use crate::files::FileStore;
 use crate::files::lookup::{Found, Tree};
 use crate::files::open::{Identity, OpenFile};
@@ -28,6 +28,9 @@ const INTERVAL: Duration = Duration::from_millis(40);
 
 /// Target durations that a request is held at most (section 6.2.5.2).
 const HELD: u32 = 3;
+
+/// Requests that are looked at without letting go of the lock: a worker that has another one may wait for it.
+const BATCH: usize = 256;
 
 /// Octets of a playlist that is waited for. A live one of a day has less.
 const MAX_PLAYLIST: u64 = 4 << 20;
@@ -118,14 +121,18 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a request, with the list of watches locked. `None`: there is nothing to wait for.
-    pub(super) fn enter(self: Arc<Self>, holds: &Holds, wanted: Wanted, wake: &Wake) -> Option<Registration> {
+    /// Registers a request that has something to wait for, with the list of watches locked.
+    pub(super) fn enter(self: Arc<Self>, holds: &Holds, wanted: Wanted, wake: &Wake) -> Entered {
         let mut state = self.lock();
         // What was seen is there, however long ago; what was not may be by now.
         let judged = state.judge(&wanted);
         if judged == Some(Verdict::Answer) {
-            return None;
+            return Entered::AtOnce;
         }
+        if holds.is_full(&self.tree, self.options) {
+            return Entered::Full;
+        }
+        self.tree.held.fetch_add(1, Ordering::Relaxed);
         state.has_new |= judged.is_some();
         let is_admitted = state.playlist.is_some() && judged.is_none();
         state.next += 1;
@@ -145,7 +152,7 @@ impl Watch {
             self.look(&mut state, holds);
         }
         drop(state);
-        Some(Registration { store: self.store.clone(), watch: self, id, verdict })
+        Entered::Held(Registration { store: self.store.clone(), watch: self, id, verdict })
     }
 
     /// Asks a reader thread to look, now or, if there are too many jobs, later.
@@ -169,14 +176,29 @@ impl Watch {
     }
 
     /// Looks at the file, and lets go of those who have what they want. On a reader thread.
+    ///
+    /// Workers take the locks, so neither is held for longer than it takes to look at a batch of requests.
     fn examine(self: &Arc<Self>) {
         let Some(store) = self.store.upgrade() else { return };
         let holds = &store.holds;
         let known = self.lock().identity;
         let look = self.read(&store, known);
+        let mut round = Some(self.take_in(look, holds));
+        while let Some(some) = round.take() {
+            let (let_go, rest) = self.lock().let_go(some, holds);
+            let_go.iter().for_each(Wake::wake);
+            round = rest;
+        }
         let mut watches = holds.lock();
         let mut state = self.lock();
         state.is_looking = false;
+        self.go_on(&mut watches, &mut state, holds);
+    }
+
+    /// Takes in what a look has brought; who is to be judged by it.
+    fn take_in(self: &Arc<Self>, look: Look, holds: &Holds) -> Round {
+        let mut watches = holds.lock();
+        let mut state = self.lock();
         let is_changed = std::mem::take(&mut state.has_new) || !matches!(look, Look::Unchanged);
         match look {
             Look::Unchanged => {}
@@ -199,14 +221,12 @@ impl Watch {
             Look::Missing | Look::Other => {
                 watches.change_hints(self, &state.hints, &[]);
                 let waiters = std::mem::take(&mut state.waiters);
-                *state = State { waiters, next: state.next, ..State::default() };
+                *state = State { waiters, next: state.next, is_looking: true, ..State::default() };
             }
         }
-        let let_go = state.let_go(is_changed, self.options.max_hold, holds);
-        self.go_on(&mut watches, &mut state, holds);
-        drop(state);
-        drop(watches);
-        let_go.iter().for_each(Wake::wake);
+        let max_hold = self.options.max_hold;
+        let most = state.playlist.as_ref().map_or(max_hold, |playlist| max_hold.min(playlist.target * HELD));
+        Round { from: 0, last: state.next, now: Instant::now(), most, is_changed }
     }
 
     /// Sees to it that it is looked at again if somebody waits, and forgotten after a while if nobody does: whoever has got
@@ -324,46 +344,85 @@ impl State {
         }
     }
 
-    /// Takes out those who need not wait any longer, to be woken: if nothing has changed those who came first.
-    fn let_go(&mut self, is_changed: bool, max_hold: Duration, holds: &Holds) -> Vec<Wake> {
-        let now = Instant::now();
-        let most = self.playlist.as_ref().map_or(max_hold, |playlist| max_hold.min(playlist.target * HELD));
-        let is_late = |waiter: &Waiter| now.duration_since(waiter.since) >= most;
-        let mut waiters = std::mem::take(&mut self.waiters);
-        if !is_changed && let Some((&id, _)) = waiters.iter().find(|(_, waiter)| !is_late(waiter)) {
-            self.waiters = waiters.split_off(&id);
-        }
-        // Of a file that has changed just now more may be to come.
-        let is_settled = self.identity.is_some_and(|identity| identity.age.is_kept());
-        let mut woken = Vec::new();
-        waiters.retain(|_, waiter| {
-            let verdict = match &self.playlist {
+    /// Takes out those of a batch who need not wait any longer, to be woken, and who is to be looked at next: if nothing has changed
+    /// only those who came first.
+    fn let_go(&mut self, round: Round, holds: &Holds) -> (Vec<Wake>, Option<Round>) {
+        let mut seen = Vec::new();
+        let mut is_cut = false;
+        for (&id, waiter) in self.waiters.range(round.from..=round.last) {
+            if !round.is_changed && !round.is_late(waiter) {
+                break;
+            }
+            if seen.len() == BATCH {
+                is_cut = true;
+                break;
+            }
+            let judged = match &self.playlist {
                 None => Some(Verdict::Answer),
                 Some(_) => self.judge(&waiter.wanted),
             };
-            let is_late = is_late(waiter);
-            waiter.is_admitted |= verdict.is_none();
-            let is_refused = is_settled && !waiter.is_admitted;
-            let verdict = verdict.filter(|verdict| *verdict == Verdict::Answer || is_refused);
-            let verdict = match (verdict, &waiter.wanted) {
-                (None, Wanted::Reload(_)) if is_late => {
-                    count(&holds.counters.hls_timeouts);
-                    Verdict::Refuse(StatusCode::SERVICE_UNAVAILABLE)
-                }
-                // It may be there by now.
-                (None, Wanted::Hinted(_)) if is_late => Verdict::Answer,
-                (None, _) => return true,
-                (Some(verdict), _) => verdict,
-            };
-            if verdict == Verdict::Refuse(StatusCode::BAD_REQUEST) {
-                count(&holds.counters.hls_refused);
+            seen.push((id, judged));
+        }
+        let rest = seen.last().filter(|_| is_cut).map(|(id, _)| Round { from: id + 1, ..round });
+        // Of a file that has changed just now more may be to come.
+        let is_settled = self.identity.is_some_and(|identity| identity.age.is_kept());
+        let mut woken = Vec::new();
+        for (id, judged) in seen {
+            let Some(waiter) = self.waiters.get_mut(&id) else { continue };
+            waiter.is_admitted |= judged.is_none();
+            if let Some(verdict) = waiter.settle(judged, round.is_late(waiter), is_settled, holds) {
+                let _ = waiter.verdict.set(verdict);
+                woken.push(waiter.wake.clone());
+                self.waiters.remove(&id);
             }
-            let _ = waiter.verdict.set(verdict);
-            woken.push(waiter.wake.clone());
-            false
-        });
-        self.waiters.append(&mut waiters);
-        woken
+        }
+        (woken, rest)
+    }
+}
+
+impl Waiter {
+    /// How its wait ends, if it does, where it was `judged` so by what is known of the playlist.
+    fn settle(
+        &self,
+        judged: Option<Verdict>,
+        is_late: bool,
+        is_settled: bool,
+        holds: &Holds,
+    ) -> Option<Verdict> {
+        let is_refused = is_settled && !self.is_admitted;
+        let verdict = judged.filter(|verdict| *verdict == Verdict::Answer || is_refused);
+        let verdict = match (verdict, &self.wanted) {
+            (None, Wanted::Reload(_)) if is_late => {
+                count(&holds.counters.hls_timeouts);
+                Verdict::Refuse(StatusCode::SERVICE_UNAVAILABLE)
+            }
+            // It may be there by now.
+            (None, Wanted::Hinted(_)) if is_late => Verdict::Answer,
+            (verdict, _) => verdict?,
+        };
+        if verdict == Verdict::Refuse(StatusCode::BAD_REQUEST) {
+            count(&holds.counters.hls_refused);
+        }
+        Some(verdict)
+    }
+}
+
+/// Requests that are to be judged by one look at the playlist, a batch at a time.
+#[derive(Clone, Copy)]
+struct Round {
+    /// Those with numbers from here.
+    from: u64,
+    last: u64,
+    now: Instant,
+    /// How long they may have waited.
+    most: Duration,
+    /// What is known of the playlist has changed for some of them.
+    is_changed: bool,
+}
+
+impl Round {
+    fn is_late(&self, waiter: &Waiter) -> bool {
+        self.now.saturating_duration_since(waiter.since) >= self.most
     }
 }
 
@@ -376,12 +435,19 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        self.watch.tree.held.fetch_sub(1, Ordering::Relaxed);
         let Some(store) = self.store.upgrade() else { return };
         let holds = &store.holds;
         holds.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.watch.lock();
+        if state.waiters.remove(&self.id).is_none() || !state.waiters.is_empty() {
+            return;
+        }
+        // The list of watches is locked before any of them; meanwhile somebody may have come.
+        drop(state);
         let mut watches = holds.lock();
         let mut state = self.watch.lock();
-        if state.waiters.remove(&self.id).is_some() && state.waiters.is_empty() {
+        if state.waiters.is_empty() {
             self.watch.go_on(&mut watches, &mut state, holds);
         }
     }
