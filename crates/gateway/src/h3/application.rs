@@ -47,7 +47,7 @@ impl Application for Http3 {
         }
     }
 
-    fn closing_code(&self) -> u64 {
+    fn closing_code(&self, _protocol: &[u8]) -> u64 {
         code::NO_ERROR
     }
 
