@@ -175,6 +175,9 @@ reasons! {
         "draining" = "refused_draining": "A new connection while the server shuts down.";
         "invalid-token" = "refused_invalid_token": "A new connection with an invalid Retry token.";
         "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
+        "datagram-frame" = "dropped_datagram_frame": "A DATAGRAM frame (RFC 9221): nothing reads them.";
+        "webtransport-stream" = "refused_webtransport_stream": "A stream of no WebTransport session, or one too many before its session.";
+        "webtransport-session" = "refused_webtransport_session": "A WebTransport session beyond the one of its connection, or refused by what it was for.";
     }
     Tcp {
         "accept" = "tcp_refused" ["reason" "accept"]: "The system had no resources for a connection.";
