@@ -62,9 +62,15 @@ impl World {
 
     /// Another peer, which has entered the room; its index.
     pub(super) fn enter(&mut self) -> usize {
-        let index = self.peers.len();
-        self.peers.push(Peer::new(&self.network, index));
+        let index = self.connect(b"moq-lite-05");
         self.peers[index].setup();
+        index
+    }
+
+    /// Another peer, which has said nothing but what protocol it speaks; its index.
+    pub(super) fn connect(&mut self, protocol: &[u8]) -> usize {
+        let index = self.peers.len();
+        self.peers.push(Peer::new(&self.network, index, protocol));
         self.until("a handshake", |world| world.peers[index].quic.is_established());
         index
     }
