@@ -98,7 +98,10 @@ impl Connection {
                 None => {}
             }
         }
-        self.heads.insert(stream, head);
+        // One that was stopped has nothing, and may be named all the same.
+        if !head.read().is_empty() {
+            self.heads.insert(stream, head);
+        }
         Ok(())
     }
 
