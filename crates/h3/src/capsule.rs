@@ -51,7 +51,10 @@ impl CapsuleReader {
         let Some(Event::Whole(kind, payload)) = self.frames.next(input, plan)? else { return Ok(None) };
         let number = |most: u64| match varint::read_only(payload) {
             Some(number) if number <= most => Ok(number),
-            Some(_) => Err(Error::connection(code::WT_FLOW_CONTROL_ERROR, "a limit of more streams than there can be")),
+            Some(_) => Err(Error::connection(
+                code::WT_FLOW_CONTROL_ERROR,
+                "a limit of more streams than there can be",
+            )),
             None => Err(malformed("a capsule that is not one number")),
         };
         Ok(Some(match kind {
@@ -165,7 +168,10 @@ mod tests {
             (stream(&[(MAX_DATA, b"")]), malformed.clone()),
             (stream(&[(MAX_DATA, &[0, 0])]), malformed.clone()),
             (stream(&[(MAX_DATA, &[0; 9])]), malformed.clone()),
-            (stream(&[(MAX_STREAMS_UNI, &too_many)]), Err((code::WT_FLOW_CONTROL_ERROR, crate::Scope::Connection))),
+            (
+                stream(&[(MAX_STREAMS_UNI, &too_many)]),
+                Err((code::WT_FLOW_CONTROL_ERROR, crate::Scope::Connection)),
+            ),
             (stream(&[(CLOSE_SESSION, b"\0\0\0\0")])[..5].to_vec(), malformed.clone()),
             (vec![0x7f], malformed),
         ] {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use expressway_h3::qpack::Fields;
 use expressway_h3::webtransport::{self as codec, Limits};
-use expressway_h3::{Capsule, Error, RequestEvent, RequestReader, code};
+use expressway_h3::{Capsule, Error, RequestEvent, code};
 use expressway_web::ResponseHead;
 use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -13,8 +13,8 @@ use super::connection::{Connect, Connection, MAX_SECTION};
 use super::protocols::{self, CHOSEN, Choice};
 use crate::h3::request::{self, Refusal};
 use crate::h3::response;
-use crate::quic::engine::{Credit, Received, Transport, Within};
 use crate::quic::Turn;
+use crate::quic::engine::{Credit, Received, Transport, Within};
 
 /// What is asked for by CONNECT: in drafts 2 to 14, and since.
 const PROTOCOLS: [&str; 2] = ["webtransport", "webtransport-h3"];
@@ -161,7 +161,11 @@ impl Connection {
             Choice::Silent => self.service.admit(&request),
             Choice::Spoken(protocol) => self.service.admit(&request).map(|()| {
                 // A string of a structured field; names of protocols have nothing to be escaped.
-                answer.extend(HeaderValue::try_from(format!("\"{protocol}\"")).ok().map(|value| (Some(chosen()), value)));
+                answer.extend(
+                    HeaderValue::try_from(format!("\"{protocol}\""))
+                        .ok()
+                        .map(|value| (Some(chosen()), value)),
+                );
             }),
         };
         if let Err(status) = admitted {
@@ -177,7 +181,8 @@ impl Connection {
         let head = ResponseHead { status: StatusCode::OK, headers: answer, body_length: None };
         connect.append(|out| out.extend_from_slice(&response::head(&head, 0)));
         turn.worker.stats.webtransport_sessions += 1;
-        turn.link.transport.within = Some(Box::new(within(stream, &asked.head.target, settings.webtransport)));
+        turn.link.transport.within =
+            Some(Box::new(within(stream, &asked.head.target, settings.webtransport)));
         self.flush(turn);
         self.take_early(turn, stream);
         let service = std::sync::Arc::clone(&self.service);
@@ -266,7 +271,8 @@ fn within(session: u64, target: &str, limits: Limits) -> Within {
     let code = |code: u64| codec::to_http3(u32::try_from(code).unwrap_or(u32::MAX));
     let mut within = Within::new(target, [head(true), head(false)], FIRST_UNIDIRECTIONAL, code);
     if limits.is_wanted() {
-        *within.credit() = Credit { data: limits.data, streams: [limits.bidirectional, limits.unidirectional] };
+        *within.credit() =
+            Credit { data: limits.data, streams: [limits.bidirectional, limits.unidirectional] };
     }
     within
 }

@@ -54,7 +54,11 @@ mod tests {
     #[test]
     fn the_first_that_the_client_names_is_spoken() {
         assert_eq!(chosen(&[r#""x", "a", "b""#]), Choice::Spoken("a"));
-        assert_eq!(chosen(&[r#""x""#, r#""b";q=1"#]), Choice::Spoken("b"), "a list in parts, with a parameter");
+        assert_eq!(
+            chosen(&[r#""x""#, r#""b";q=1"#]),
+            Choice::Spoken("b"),
+            "a list in parts, with a parameter"
+        );
         assert_eq!(chosen(&[r#""x""#]), Choice::None);
         for silent in [&[][..], &[""], &["a"], &[r#"("a")"#], &[r#""a"#], &["\"a\",,"]] {
             assert_eq!(chosen(silent), Choice::Silent, "{silent:?}");

@@ -8,7 +8,9 @@ use crate::quic::{self, Transport, Turn};
 impl quic::Session for Connection {
     fn handle_readable(&mut self, turn: &mut Turn<'_>, scratch: &mut [u8]) -> bool {
         while !turn.link.transport.is_closing() {
-            let Some(stream) = self.unread.pop_front().or_else(|| turn.link.transport.next_readable()) else { break };
+            let Some(stream) = self.unread.pop_front().or_else(|| turn.link.transport.next_readable()) else {
+                break;
+            };
             if let Err(error) = self.read(turn, stream, scratch) {
                 self.fail(turn, stream, &error);
             }

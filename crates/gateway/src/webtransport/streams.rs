@@ -88,7 +88,11 @@ impl Connection {
                     if !self.peer.take(transport, stream, head.read(), |_, _, _| Ok(()))? {
                         return Ok(());
                     }
-                    return if is_last { self.peer.close(stream) } else { self.read_peer(turn, stream, scratch) };
+                    return if is_last {
+                        self.peer.close(stream)
+                    } else {
+                        self.read_peer(turn, stream, scratch)
+                    };
                 }
                 None if is_last && is_bidirectional => {
                     return Err(Error::stream(code::REQUEST_INCOMPLETE, "a stream without a request"));

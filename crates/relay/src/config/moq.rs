@@ -12,8 +12,8 @@ use toml::Spanned;
 
 use super::file::Problem;
 use super::sessions::{self, SESSIONS, number};
-use crate::moq::{Access, Sessions};
 use crate::moq::room::Limits;
+use crate::moq::{Access, Sessions};
 
 /// What `publisher_timeout` may be: a round trip or three of any path, and no more than QUIC's idle timeout.
 const PUBLISHER_TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
@@ -104,12 +104,12 @@ fn origins(value: Spanned<Vec<String>>) -> Result<Vec<String>, Problem> {
             && !origin.ends_with('/')
             && uri.is_some_and(|uri| uri.scheme().is_some() && uri.path() == "/" && uri.query().is_none())
     };
-    match value.get_ref() {
-        origins if (1..=ORIGINS).contains(&origins.len()) && origins.iter().all(is_origin) => {
-            Ok(value.into_inner())
-        }
-        _ => Err((value.span(), format!("give 1 to {ORIGINS} origins, such as \"https://player.example\""))),
+    let origins = value.get_ref();
+    if !(1..=ORIGINS).contains(&origins.len()) || !origins.iter().all(is_origin) {
+        let words = format!("give 1 to {ORIGINS} origins, such as \"https://player.example\"");
+        return Err((value.span(), words));
     }
+    Ok(value.into_inner())
 }
 
 impl MoqTable {

@@ -92,11 +92,7 @@ struct Counts {
 
 impl Moq {
     /// Of these rooms.
-    pub fn new(
-        rooms: impl IntoIterator<Item = Arc<Room>>,
-        access: Access,
-        sessions: Sessions,
-    ) -> Arc<Self> {
+    pub fn new(rooms: impl IntoIterator<Item = Arc<Room>>, access: Access, sessions: Sessions) -> Arc<Self> {
         let mut seed = [0; 8];
         // Two relays with the same number only miss each other's broadcasts.
         let _ = boring::rand::rand_bytes(&mut seed);
@@ -158,7 +154,8 @@ fn token(keys: Vec<TokenKey>) -> Option<TokenRule> {
 
 impl Application for Moq {
     fn protocols(&self) -> &[&[u8]] {
-        &[PROTOCOL.as_bytes(), webtransport::ALPN]
+        static PROTOCOLS: [&[u8]; 2] = [PROTOCOL.as_bytes(), webtransport::ALPN];
+        &PROTOCOLS
     }
 
     fn limits(&self, _settings: &Settings) -> StreamLimits {
@@ -239,7 +236,11 @@ mod tests {
     fn a_token_says_what_may_be_done() {
         // HMAC-SHA256 of the part before `~hmac=`, computed by openssl.
         let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
-        let moq = Moq::new([Room::new("studio", Limits::default())], Access { keys: vec![key], origins: None }, Sessions::default());
+        let moq = Moq::new(
+            [Room::new("studio", Limits::default())],
+            Access { keys: vec![key], origins: None },
+            Sessions::default(),
+        );
         let enter = |target: &str| {
             moq.enter(target, "192.0.2.1".parse().unwrap())
                 .map(|(_, _, rights)| (rights.publish, rights.subscribe))
@@ -266,7 +267,10 @@ mod tests {
         let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
         let origins = Some(vec!["https://player.example".to_owned()]);
         let closed = open.with_access(Access { keys: vec![key], origins: origins.clone() });
-        assert_eq!((status(&closed, "/studio", None), status(&closed, "/other", None)), (Some(403), Some(403)));
+        assert_eq!(
+            (status(&closed, "/studio", None), status(&closed, "/other", None)),
+            (Some(403), Some(403))
+        );
         let pages = open.with_access(Access { keys: Vec::new(), origins });
         assert_eq!(status(&pages, "/studio", None), None, "no browser");
         assert_eq!(status(&pages, "/studio", Some("https://PLAYER.example")), None);

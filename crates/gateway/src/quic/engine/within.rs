@@ -81,7 +81,12 @@ fn is_ours(stream: u64) -> bool {
 
 impl Within {
     /// For a session that was asked for by `target`.
-    pub(crate) fn new(target: &str, heads: [Bytes; 2], first_unidirectional: u64, code: fn(u64) -> u64) -> Self {
+    pub(crate) fn new(
+        target: &str,
+        heads: [Bytes; 2],
+        first_unidirectional: u64,
+        code: fn(u64) -> u64,
+    ) -> Self {
         Self {
             heads,
             code,
@@ -291,7 +296,10 @@ mod tests {
         within.accept(6, true);
         within.begin(1);
         within.begin(7);
-        assert_eq!((within.next_readable(), within.next_readable(), within.next_readable()), (Some(4), Some(6), None));
+        assert_eq!(
+            (within.next_readable(), within.next_readable(), within.next_readable()),
+            (Some(4), Some(6), None)
+        );
         assert!(within.take_end(6) && !within.take_end(6));
         within.end_side(6, Side::Read);
         within.end_side(7, Side::Write);

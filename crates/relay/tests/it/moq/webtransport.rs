@@ -18,7 +18,9 @@ fn control(limits: Limits) -> Vec<u8> {
     let mut out = vec![0];
     frame::write(frame::SETTINGS, &mut out, |out| {
         let values = [limits.unidirectional, limits.bidirectional, limits.data];
-        for ((id, _), value) in SETTINGS[7..10].iter().zip(values).chain([(&(0x33, 1), 1), (&(0x2c7c_f000, 1), 1)]) {
+        for ((id, _), value) in
+            SETTINGS[7..10].iter().zip(values).chain([(&(0x33, 1), 1), (&(0x2c7c_f000, 1), 1)])
+        {
             varint::write(*id, out);
             varint::write(value, out);
         }
