@@ -23,7 +23,7 @@ import ssl
 import sys
 
 from aioquic.asyncio import QuicConnectionProtocol, connect
-from aioquic.h3.connection import H3Connection
+from aioquic.h3.connection import FrameType, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived, WebTransportStreamDataReceived
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import ConnectionTerminated, StopSendingReceived, StreamReset
@@ -48,6 +48,7 @@ class Client(QuicConnectionProtocol):
         self.session: int | None = None
         self.opened: list[int] = []
         self.closed: int | None = None
+        self.why = ""
         self.came = asyncio.Event()
 
     def quic_event_received(self, event) -> None:
@@ -58,7 +59,7 @@ class Client(QuicConnectionProtocol):
             case StopSendingReceived():
                 self.stops[event.stream_id] = event.error_code
             case ConnectionTerminated():
-                self.closed = event.error_code
+                self.closed, self.why = event.error_code, event.reason_phrase
         for came in self.http.handle_event(event):
             match came:
                 case HeadersReceived():
@@ -88,6 +89,10 @@ class Client(QuicConnectionProtocol):
     def open(self, session: int, data: bytes, is_unidirectional: bool, is_last: bool) -> None:
         """Opens a stream of a session."""
         stream = self.http.create_webtransport_stream(session, is_unidirectional)
+        if not is_unidirectional:
+            # Else aioquic takes what comes back for frames of HTTP/3.
+            known = self.http._get_or_create_stream(stream)
+            known.frame_type, known.session_id = FrameType.WEBTRANSPORT_STREAM, session
         self._quic.send_stream_data(stream, data, is_last)
         self.opened.append(stream)
         self.transmit()
@@ -153,7 +158,7 @@ async def act(client: Client, word: str, *rest: str) -> None:
             tell(event="streams", resets=sorted(client.resets.items()), stops=sorted(client.stops.items()), closed=client.closed)
         case "closed":
             await client.until(lambda: False)
-            tell(event="closed", code=client.closed, capsules=client.capsules.hex(), resets=client.resets)
+            tell(event="closed", code=client.closed, why=client.why, capsules=client.capsules.hex(), resets=client.resets)
         case "pause":
             tell(event="paused")
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

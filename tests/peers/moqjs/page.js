@@ -14,7 +14,7 @@ page.connect = async (url, hash) => {
   const webtransport = { serverCertificateHashes: [{ value: hash }] };
   connection = await Moq.Connection.connect(new URL(url), { webtransport, websocket: { enabled: false } });
   connection.closed.then(() => page.told.push("closed"), error => page.told.push(String(error)));
-  return [connection.version, connection.transport.constructor.name];
+  return connection.version;
 };
 
 /** Announces a broadcast with one track. */
