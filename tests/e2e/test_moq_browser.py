@@ -33,7 +33,7 @@ def leaf_hash(keys: Path) -> str:
 
 @pytest.fixture
 def open_page(open_browser, tmp_path: Path):
-    """Opens a page that has a session of the relay's room."""
+    """Opens a page with two peers, each of which has a session of the relay's room."""
 
     def open_one(lab, hash_: str):
         (tmp_path / "page.html").write_text("<!doctype html><title>moq</title><script src=moq.js></script>")
@@ -41,9 +41,10 @@ def open_page(open_browser, tmp_path: Path):
         browser = open_browser(lab, False)
         # A file is a secure context, as pages of https are.
         browser.call("Page.navigate", url=f"file://{tmp_path}/page.html")
-        browser.wait_until("document.readyState == 'complete' && !!globalThis.moq")
+        browser.wait_until("document.readyState == 'complete' && !!globalThis.player")
         url = json.dumps(f"https://{lab.server['ipv4']}:{PORT}/studio")
-        assert browser.evaluate(f"moq.connect({url}, {json.dumps(hash_)})") == "moq-lite-05"
+        for peer in ("moq", "player"):
+            assert browser.evaluate(f"{peer}.connect({url}, {json.dumps(hash_)})") == "moq-lite-05"
         return browser
 
     return open_one
@@ -55,34 +56,34 @@ def test_a_page_publishes_and_another_plays(make_lab, make_relay, make_peer, ope
     # Browsers take no certificate by its hash that is good for more than 14 days.
     run([BINARY, "cert", "--host", lab.server["ipv4"], "--days", "10", "--out", keys])
     relay = make_relay(lab, room(lab, keys), "--io", mode)
-    publisher, player = open_page(lab, leaf_hash(keys)), open_page(lab, leaf_hash(keys))
-    publisher.evaluate("moq.publish('page/1')")
+    page = open_page(lab, leaf_hash(keys))
+    page.evaluate("moq.publish('page/1')")
     viewer = make_peer(lab, "subscribe", raw_url(lab), "page/1", "--size", "20000")
     viewer.event("connected")
     relay.wait_metric("relay_moq_broadcasts_total", 1)
-    player.evaluate("void moq.subscribe('page/1')")
+    page.evaluate("void player.subscribe('page/1')")
     relay.wait_metric("relay_moq_subscriptions_total", 2)
-    publisher.wait_until("moq.isUsed()")
+    page.wait_until("moq.isUsed()")
     for group in range(10):
         objects = [[base64.b64encode(content(group, number, 20_000)).decode(), group * 1_000_000 + number * 1000] for number in range(5)]
-        assert publisher.evaluate(f"moq.write({json.dumps(objects)})") == group
+        assert page.evaluate(f"moq.write({json.dumps(objects)})") == group
         # One that comes before the one before it would be passed over by a player.
-        player.wait_until(f"moq.seen.length > {group}")
+        page.wait_until(f"player.seen.length > {group}")
     assert viewer.groups(10) == list(range(10))
     expected = [[hashlib.sha256(content(group, number, 20_000)).hexdigest() for number in range(5)] for group in range(10)]
-    seen = player.evaluate("moq.seen")
+    seen = page.evaluate("player.seen")
     assert [one["group"] for one in seen] == list(range(10)) and [one["objects"] for one in seen] == expected
     # What others publish comes to the page as well.
     other = make_peer(lab, "publish", raw_url(lab), "cam", "--objects", "3", "--size", "5000")
     other.event("announced")
     relay.wait_metric("relay_moq_broadcasts_total", 2)
-    player.evaluate("moq.seen.length = 0; void moq.subscribe('cam')")
+    page.evaluate("player.seen.length = 0; void player.subscribe('cam')")
     flows(relay, other, 3)
     other.command("groups 1")
-    player.wait_until("moq.seen.length > 0")
-    assert player.evaluate("moq.seen[0].objects") == [hashlib.sha256(content(0, number, 5000)).hexdigest() for number in range(3)]
+    page.wait_until("player.seen.length > 0")
+    assert page.evaluate("player.seen[0].objects") == [hashlib.sha256(content(0, number, 5000)).hexdigest() for number in range(3)]
     # A page that says goodbye is gone.
-    publisher.evaluate("moq.close()")
+    page.evaluate("moq.close()")
     viewer.event("over")
     gauge(relay, "relay_moq_now_broadcasts", 1)
     metrics = relay.metrics()

@@ -91,8 +91,8 @@ class Client(QuicConnectionProtocol):
         stream = self.http.create_webtransport_stream(session, is_unidirectional)
         if not is_unidirectional:
             # Else aioquic takes what comes back for frames of HTTP/3.
-            known = self.http._get_or_create_stream(stream)
-            known.frame_type, known.session_id = FrameType.WEBTRANSPORT_STREAM, session
+            with self.http._get_or_create_stream(stream) as known:
+                known.frame_type, known.session_id = FrameType.WEBTRANSPORT_STREAM, session
         self._quic.send_stream_data(stream, data, is_last)
         self.opened.append(stream)
         self.transmit()
