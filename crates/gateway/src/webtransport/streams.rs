@@ -35,8 +35,8 @@ impl Connection {
             }
             return Ok(());
         }
-        // One of ours that is over.
-        if stream & 1 != 0 {
+        // One of ours that is over, or one that waits, which is named to its session with all that has come.
+        if stream & 1 != 0 || self.early.iter().any(|early| early.stream == stream) {
             return Ok(());
         }
         if self.peer.knows(stream) {
