@@ -1,4 +1,4 @@
-"""Media over QUIC in Chromium and Firefox, over WebTransport: a page with @moq/net publishes into `expressway relay`, and plays from it, with a
+"""Media over QUIC in Chromium, over WebTransport: a page with @moq/net publishes into `expressway relay`, and plays from it, with a
 certificate that it knows by its hash."""
 
 import base64
@@ -8,7 +8,6 @@ import ssl
 from pathlib import Path
 
 import pytest
-from harness.firefox import Firefox
 from harness.moq import PORT, flows, gauge, keys, make_peer, room
 from harness.moq import url as raw_url
 from harness.paths import BINARY, PEERS, run
@@ -89,26 +88,3 @@ def test_a_page_publishes_and_another_plays(make_lab, make_relay, make_peer, ope
     metrics = relay.metrics()
     assert metrics.sum("webtransport_sessions_total") == 2
     assert metrics.sum("connections_protocol_error_total") == metrics.sum("refused_webtransport_stream_total") == 0
-
-
-def test_firefox_plays_and_publishes_what_it_plays(make_lab, make_relay, make_peer, keys, tmp_path: Path) -> None:
-    lab = make_lab()
-    run([BINARY, "cert", "--host", lab.server["ipv4"], "--days", "10", "--out", keys])
-    relay = make_relay(lab, room(lab, keys), "--io", "udp")
-    publisher = make_peer(lab, "publish", raw_url(lab), "cam", "--objects", "5", "--size", "20000", "--interval", "0.1")
-    publisher.event("announced")
-    url, hash_ = json.dumps(f"https://{lab.server['ipv4']}:{PORT}/studio"), json.dumps(leaf_hash(keys))
-    script = f'moq.connect({url}, {hash_}).then(() => moq.echo("cam", "echo"))'
-    (tmp_path / "page.html").write_text(f"<!doctype html><title>moq</title><script src=moq.js></script><script>{script}</script>")
-    (tmp_path / "moq.js").write_text((PEERS / "moq.js").read_text())
-    browser = Firefox(lab, tmp_path, lab.server["ipv4"], keys, f"file://{tmp_path}/page.html")
-    try:
-        relay.wait_metric("relay_moq_broadcasts_total", 2)
-        viewer = make_peer(lab, "subscribe", raw_url(lab), "echo", "--size", "20000")
-        flows(relay, publisher, 2)
-        publisher.command("groups 10")
-        assert viewer.groups_up_to(9)[-1] == 9
-    finally:
-        browser.close()
-    assert relay.metrics().sum("webtransport_sessions_total") == 1
-    gauge(relay, "relay_moq_now_broadcasts", 1)

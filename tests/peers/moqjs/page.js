@@ -51,22 +51,6 @@ function peer() {
     }
   };
 
-  /** Publishes what comes of a broadcast as another, once somebody has subscribed to that. */
-  page.echo = async (from, to) => {
-    page.publish(to);
-    while (!page.isUsed()) {
-      await new Promise(soon => setTimeout(soon, 20));
-    }
-    const subscriber = connection.consume(Moq.Path.from(from)).track(TRACK).subscribe({ priority: 0 });
-    for (let group; (group = await subscriber.recvGroup()); ) {
-      const again = track.appendGroup();
-      for (let frame; (frame = await group.readFrame()); ) {
-        again.writeFrame(frame);
-      }
-      again.close();
-    }
-  };
-
   /** Says goodbye. */
   page.close = () => connection.close();
 
