@@ -18,8 +18,8 @@
 //! * All dialects at once ([`expressway_h3::webtransport::SETTINGS`]): a client looks for the setting that it knows. They differ in
 //!   settings, in the name of the protocol (`webtransport`, since draft 15 `webtransport-h3`) and in limits of a session, which are kept to
 //!   where the client sets some. Ours are those of QUIC.
-//! * Nothing is read of a stream whose session is not there yet: its bytes stay within QUIC's windows. So many streams may wait
-//!   ([`EARLY`](streams::EARLY)); more are refused.
+//! * Nothing is read of a stream whose session is not there yet: its bytes stay within QUIC's windows. 32 streams
+//!   may wait; more are refused.
 //! * HTTP datagrams are not passed on. They are said to be taken, because no client speaks WebTransport otherwise, and counted.
 //! * Streams are reset as QUIC does it. A client that insists on RESET_STREAM_AT (draft 15, webtransport-go 0.10) does not connect.
 
