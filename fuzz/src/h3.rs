@@ -1,7 +1,10 @@
 //! Targets of the HTTP/3 readers: whatever a client sends, cut however the network cuts it.
 
 use expressway_h3::qpack::{Encoder, Fields};
-use expressway_h3::{ControlReader, InstructionReader, Instructions, RequestEvent, RequestReader};
+use expressway_h3::webtransport::HeadReader;
+use expressway_h3::{
+    CapsuleReader, ControlReader, InstructionReader, Instructions, RequestEvent, RequestReader,
+};
 
 use crate::cost::{self, Bound};
 
@@ -21,6 +24,13 @@ pub const CONTROL: Bound =
 
 /// For [`instructions`].
 pub const INSTRUCTIONS: Bound = Bound { steps: (36, 200), allocations: (0, 0), bytes: (0, 0), peak: (0, 0) };
+
+/// For [`webtransport`]; the text of each capsule counts too.
+pub const WEBTRANSPORT: Bound =
+    Bound { steps: (110, 4000), allocations: (4, 64), bytes: (220, 4096), peak: (140, 4096) };
+
+/// The longest capsule that is kept: a code of a session and its words.
+const MAX_CAPSULE: usize = 4 + 1024;
 
 /// Decoding of a section.
 const QPACK: Bound = Bound { steps: (28, 200), allocations: (0, 1), bytes: (2, 16), peak: (2, 16) };
@@ -77,6 +87,34 @@ pub fn instructions(data: &[u8]) {
             bytes.chunks(size).try_for_each(|chunk| reader.read(chunk)).map_err(|error| error.code)
         };
         assert_eq!(read(bytes.len().max(1)), read(usize::from(*size).max(1)));
+    }
+}
+
+/// Capsules, and the head of a stream, read the same whole and cut; the first byte says how they are cut.
+pub fn webtransport(data: &[u8]) {
+    let Some((size, bytes)) = data.split_first() else { return };
+    let read = |size: usize| {
+        let (mut reader, mut capsules) = (CapsuleReader::default(), Vec::new());
+        for mut input in bytes.chunks(size) {
+            while let Some(capsule) = reader.next(&mut input).map_err(|error| error.code)? {
+                capsules.push(format!("{capsule:?}"));
+            }
+            assert!(reader.kept() <= MAX_CAPSULE, "{} bytes kept", reader.kept());
+        }
+        reader.end().map(|()| capsules).map_err(|error| error.code)
+    };
+    assert_eq!(read(bytes.len().max(1)), read(usize::from(*size).max(1)));
+    for is_bidirectional in [true, false] {
+        let head = |size: usize| {
+            let (mut head, mut at) = (HeadReader::default(), 0);
+            while head.kind(is_bidirectional).is_none() && at < bytes.len() {
+                let end = (at + head.wanted().min(size)).min(bytes.len());
+                head.take(&bytes[at..end]);
+                at = end;
+            }
+            head.kind(is_bidirectional)
+        };
+        assert_eq!(head(usize::MAX), head(usize::from(*size).max(1)));
     }
 }
 

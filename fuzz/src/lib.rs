@@ -71,6 +71,7 @@ pub const TARGETS: &[Target] = &[
     Target::whole("h3_control", h3::control, h3::CONTROL),
     Target::whole("h3_instructions", h3::instructions, h3::INSTRUCTIONS),
     Target::parts("h3_qpack", h3::qpack),
+    Target::whole("h3_webtransport", h3::webtransport, h3::WEBTRANSPORT),
     Target::whole("sequence_mold", sequence::mold, sequence::MOLD),
     Target::parts("sequence_arbiter", sequence::arbiter),
     Target::whole("agent_request", agent::request, agent::BOUND),

@@ -36,6 +36,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "h3_control" => named(&controls()),
         "h3_instructions" => named(&instructions()),
         "h3_qpack" => named(&sections()),
+        "h3_webtransport" => named(&capsules()),
         "sequence_mold" => named(&packets()),
         "sequence_arbiter" => named(&feeds()),
         "agent_request" => named(&agent::requests()),
@@ -96,6 +97,19 @@ fn instructions() -> Vec<(&'static str, Vec<u8>)> {
         ("cancellations", b"\x03\x40\x44\x7f\x81\x01\x48".to_vec()),
         ("endless", b"\x02\x7f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()),
         ("acknowledgment", b"\x01\x84".to_vec()),
+    ]
+}
+
+/// Capsules, and heads of streams.
+fn capsules() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("close", b"\x01\x68\x43\x07\x00\x00\x00\x03bye".to_vec()),
+        ("close-long", b"\x05\x68\x43\x7f\xff".to_vec()),
+        ("drain", b"\x02\x80\x00\x78\xae\x00".to_vec()),
+        ("limits", b"\x03\x99\x0b\x4d\x3d\x01\x09\x99\x0b\x4d\x3f\x02\x40\x09\x99\x0b\x4d\x40\x01\x00".to_vec()),
+        ("unknown", b"\x04\x4a\xbc\x03abc\x4a\xbd\x00".to_vec()),
+        ("both", b"\x01\x40\x41\x40\x04\x01".to_vec()),
+        ("one", b"\x01\x40\x54\x00\x01".to_vec()),
     ]
 }
 

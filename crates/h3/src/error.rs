@@ -30,6 +30,12 @@ pub mod code {
     pub const REQUEST_INCOMPLETE: u64 = 0x10d;
     /// The request is malformed.
     pub const MESSAGE_ERROR: u64 = 0x10e;
+    /// A WebTransport session took no stream that came before it (draft-ietf-webtrans-http3-15, section 9.5, as all `WT_` codes).
+    pub const WT_BUFFERED_STREAM_REJECTED: u64 = 0x3994_bd84;
+    /// The stream's WebTransport session is over.
+    pub const WT_SESSION_GONE: u64 = 0x170d_7b68;
+    /// A limit of a WebTransport session that cannot be.
+    pub const WT_FLOW_CONTROL_ERROR: u64 = 0x045d_4487;
     /// A header section that cannot be decoded (RFC 9204, section 6, as all `QPACK_` codes).
     pub const QPACK_DECOMPRESSION_FAILED: u64 = 0x200;
     /// An instruction on the encoder stream that cannot be followed.

@@ -1,5 +1,6 @@
 //! The SETTINGS frame (RFC 9114, section 7.2.4).
 
+use crate::webtransport::{self, Limits};
 use crate::{Error, code, frame, varint};
 
 /// SETTINGS_QPACK_MAX_TABLE_CAPACITY (RFC 9204, section 5).
@@ -21,6 +22,8 @@ pub const MAX_LEN: u64 = 2048;
 pub struct Settings {
     /// The largest header section that it takes, in bytes as RFC 9114, section 4.2.2 counts them.
     pub max_field_section_size: Option<u64>,
+    /// What it sets for WebTransport sessions.
+    pub webtransport: Limits,
 }
 
 /// Reads the payload of a SETTINGS frame.
@@ -51,22 +54,25 @@ pub fn parse(mut payload: &[u8]) -> Result<Settings, Error> {
                 return Err(Error::connection(code::SETTINGS_ERROR, "a switch that is neither 0 nor 1"));
             }
             MAX_FIELD_SECTION_SIZE => settings.max_field_section_size = Some(value),
+            webtransport::INITIAL_MAX_DATA => settings.webtransport.data = value,
+            webtransport::INITIAL_MAX_STREAMS_BIDI => settings.webtransport.bidirectional = value,
+            webtransport::INITIAL_MAX_STREAMS_UNI => settings.webtransport.unidirectional = value,
             _ => {}
         }
     }
     Ok(settings)
 }
 
-/// Appends this server's SETTINGS frame: no dynamic table, and a reserved setting made from `seed` (RFC 9114,
+/// Appends this server's SETTINGS frame: no dynamic table, `more` settings, and a reserved one made from `seed` (RFC 9114,
 /// section 7.2.4.1).
-pub fn write(max_field_section_size: u64, seed: u32, out: &mut Vec<u8>) {
+pub fn write(max_field_section_size: u64, more: &[(u64, u64)], seed: u32, out: &mut Vec<u8>) {
+    let own = [
+        (QPACK_MAX_TABLE_CAPACITY, 0),
+        (MAX_FIELD_SECTION_SIZE, max_field_section_size.min(varint::MAX)),
+        (QPACK_BLOCKED_STREAMS, 0),
+    ];
     frame::write(frame::SETTINGS, out, |out| {
-        for (id, value) in [
-            (QPACK_MAX_TABLE_CAPACITY, 0),
-            (MAX_FIELD_SECTION_SIZE, max_field_section_size.min(varint::MAX)),
-            (QPACK_BLOCKED_STREAMS, 0),
-            (frame::reserved(seed), u64::from(seed)),
-        ] {
+        for (id, value) in own.iter().chain(more).copied().chain([(frame::reserved(seed), u64::from(seed))]) {
             varint::write(id, out);
             varint::write(value, out);
         }
@@ -89,9 +95,13 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let mut out = Vec::new();
-        write(65_536, 12, &mut out);
-        let payload = &out[3..];
-        assert_eq!(parse(payload), Ok(Settings { max_field_section_size: Some(65_536) }));
+        write(65_536, &[], 12, &mut out);
+        let expected = Settings { max_field_section_size: Some(65_536), ..Settings::default() };
+        assert_eq!(parse(&out[3..]), Ok(expected));
+        let mut out = Vec::new();
+        write(65_536, &webtransport::SETTINGS, 12, &mut out);
+        let limits = Limits { data: varint::MAX, bidirectional: 1 << 60, unidirectional: 1 << 60 };
+        assert_eq!(parse(&out[3..]), Ok(Settings { webtransport: limits, ..expected }));
     }
 
     #[test]

@@ -177,6 +177,9 @@ reasons! {
         "rapid-reset" = "refused_rapid_reset": "A client that kept opening and abandoning requests.";
         "received-memory" = "refused_received_memory": "A client whose data cannot be read and took too much memory.";
         "received-timeout" = "refused_received_timeout": "A client that left out data for too long and sent what comes after it.";
+        "datagram-frame" = "dropped_datagram_frame": "A DATAGRAM frame (RFC 9221): nothing reads them.";
+        "webtransport-stream" = "refused_webtransport_stream": "A stream of no WebTransport session, or one too many before its session.";
+        "webtransport-session" = "refused_webtransport_session": "A WebTransport session beyond the one of its connection, or refused by what it was for.";
     }
     Tcp {
         "accept" = "tcp_refused" ["reason" "accept"]: "The system had no resources for a connection.";

@@ -32,7 +32,7 @@ impl Moq {
         let instance = Instance::of(&identity, None, &section.listen)
             .map_err(|error| Failure::run_time(format!("[moq]: {error}")))?;
         let rooms = lock(status).iter().filter_map(|room| room.moq.clone()).collect::<Vec<_>>();
-        let application = moq::Moq::new(rooms, section.keys.clone(), section.of_session);
+        let application = moq::Moq::new(rooms, section.access(), section.of_session);
         let setup = setup(section.sessions, identity, &instance, &application)?;
         let memory = Memory::new(section.memory);
         let shared = Shared::with_memory(&setup, workers, Arc::clone(&memory))
@@ -43,7 +43,7 @@ impl Moq {
     /// Takes the certificate and the keys of tokens for sessions to come.
     pub(super) fn reload(&self, config: &Config, workers: &[Mailbox<Message>]) -> Result<(), Failure> {
         let Some(section) = &config.moq else { return Ok(()) };
-        let application = self.application.with_keys(section.keys.clone());
+        let application = self.application.with_access(section.access());
         let setup = setup(section.sessions, load(section)?, &self.instance, &application)?;
         self.shared.reload(setup).map_err(|error| Failure::run_time(format!("[moq]: {error}")))?;
         for worker in workers {

@@ -47,11 +47,11 @@ impl Application for Http3 {
         }
     }
 
-    fn closing_code(&self) -> u64 {
+    fn closing_code(&self, _protocol: &[u8]) -> u64 {
         code::NO_ERROR
     }
 
-    fn excess_code(&self) -> u64 {
+    fn excess_code(&self, _protocol: &[u8]) -> u64 {
         code::EXCESSIVE_LOAD
     }
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use expressway_h3::{
-    ControlEvent, ControlReader, Error, InstructionReader, Instructions, code, frame, settings, stream_type,
-    varint,
+    ControlEvent, ControlReader, Error, InstructionReader, Instructions, Settings, code, frame, settings,
+    stream_type, varint,
 };
 
 use expressway_netio::Slice;
@@ -35,7 +35,7 @@ impl Stream {
 }
 
 /// The streams that carry no requests.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// As many as a client may have open at a time, minus those that were closed by us.
     streams: Vec<(u64, Stream)>,
     has_control: bool,
@@ -46,16 +46,21 @@ pub(super) struct Peer {
     /// Our control stream has accepted some.
     is_open: bool,
     goaway: Option<u64>,
+    /// What the client has said of itself.
+    settings: Option<Settings>,
 }
 
 impl Peer {
-    /// Begins our control stream with SETTINGS and a reserved frame (RFC 9114, section 7.2.8), made from
-    /// `seed`. QPACK streams are not opened: without a dynamic table they carry nothing (RFC 9204, section
-    /// 4.2).
-    pub(super) fn new(max_field_section_size: u64, seed: u32) -> Self {
+    /// Begins our control stream with SETTINGS, of which there are `more`, and a reserved frame (RFC 9114, section
+    /// 7.2.8). QPACK streams are not opened: without a dynamic table they carry nothing (RFC 9204, section 4.2).
+    pub(crate) fn new(max_field_section_size: u64, more: &[(u64, u64)]) -> Self {
+        let mut seed = [0; 4];
+        // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
+        let _ = boring::rand::rand_bytes(&mut seed);
+        let seed = u32::from_ne_bytes(seed);
         let mut out = Vec::with_capacity(64);
         varint::write(stream_type::CONTROL, &mut out);
-        settings::write(max_field_section_size, seed & 0xffff, &mut out);
+        settings::write(max_field_section_size, more, seed & 0xffff, &mut out);
         frame::write_header(frame::reserved(seed >> 16), 0, &mut out);
         Self {
             streams: Vec::new(),
@@ -65,11 +70,22 @@ impl Peer {
             unsent: out.into(),
             is_open: false,
             goaway: None,
+            settings: None,
         }
     }
 
+    /// The client's settings, once they have come.
+    pub(crate) fn settings(&self) -> Option<Settings> {
+        self.settings
+    }
+
+    /// The beginning of a stream was read that has not ended.
+    pub(crate) fn knows(&self, stream: u64) -> bool {
+        self.streams.iter().any(|(id, _)| *id == stream)
+    }
+
     /// Tells the client that requests from `first_refused` on will not be processed (RFC 9114, section 5.2).
-    pub(super) fn goaway(&mut self, first_refused: u64) {
+    pub(crate) fn goaway(&mut self, first_refused: u64) {
         if self.goaway.is_none_or(|last| first_refused < last) {
             self.goaway = Some(first_refused);
             let mut out = Vec::from(std::mem::take(&mut self.unsent));
@@ -81,10 +97,10 @@ impl Peer {
     /// Writes pending data to our control stream as far as it accepts; the rest is written by a later call.
     /// An error means that the client has stopped it, which the engine does not report by itself.
     #[inline]
-    pub(super) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
+    pub(crate) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
         let mut is_over = self.is_open && transport.is_stopped(OUR_CONTROL);
         if !is_over && !self.unsent.is_empty() {
-            let sent = transport.send(OUR_CONTROL, &mut self.unsent, false);
+            let sent = transport.send_on(OUR_CONTROL, &mut self.unsent, false);
             self.is_open |= sent.is_ok_and(|length| length > 0);
             is_over = sent == Err(SendError::Over);
         }
@@ -96,13 +112,13 @@ impl Peer {
 
     /// The connection as a whole could take more now, whatever becomes of single streams: our control stream could, which
     /// any client that takes SETTINGS leaves with room.
-    pub(super) fn takes(&self, transport: &mut Transport) -> bool {
+    pub(crate) fn takes(&self, transport: &mut Transport) -> bool {
         transport.has_capacity(OUR_CONTROL)
     }
 
     /// Reads `stream` to its end for now, or until the slice is spent (false). Priorities go to `reprioritize`, which may
     /// refuse them.
-    pub(super) fn read(
+    pub(crate) fn read(
         &mut self,
         transport: &mut Transport,
         stream: u64,
@@ -118,20 +134,8 @@ impl Peer {
                 Received::Reset => (0, true),
                 Received::Nothing => return Ok(true),
             };
-            let mut input = &scratch[..length];
-            let at = self.identify(transport, stream, &mut input)?;
-            match at.map(|at| &mut self.streams[at].1) {
-                Some(Stream::Control(reader)) => {
-                    while let Some(event) = reader.next(&mut input)? {
-                        if let ControlEvent::Priority(request, value) = event {
-                            reprioritize(transport, request, priority::parse(value))?;
-                        }
-                    }
-                }
-                Some(Stream::Qpack(reader)) => reader.read(input)?,
-                Some(Stream::Unknown { .. }) => {}
-                // Of a type that means nothing here.
-                None => return Ok(true),
+            if !self.take(transport, stream, &scratch[..length], &mut reprioritize)? {
+                return Ok(true);
             }
             if last {
                 return self.close(stream).map(|()| true);
@@ -140,6 +144,35 @@ impl Peer {
                 return Ok(false);
             }
         }
+    }
+
+    /// Takes what was read of `stream`. False: the rest of it is not read.
+    pub(crate) fn take(
+        &mut self,
+        transport: &mut Transport,
+        stream: u64,
+        mut input: &[u8],
+        mut reprioritize: impl FnMut(&mut Transport, u64, Priority) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let at = self.identify(transport, stream, &mut input)?;
+        match at.map(|at| &mut self.streams[at].1) {
+            Some(Stream::Control(reader)) => {
+                while let Some(event) = reader.next(&mut input)? {
+                    match event {
+                        ControlEvent::Priority(request, value) => {
+                            reprioritize(transport, request, priority::parse(value))?;
+                        }
+                        ControlEvent::Settings(settings) => self.settings = Some(settings),
+                        ControlEvent::Other => {}
+                    }
+                }
+            }
+            Some(Stream::Qpack(reader)) => reader.read(input)?,
+            Some(Stream::Unknown { .. }) => {}
+            // Of a type that means nothing here.
+            None => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Where the state of `stream` is, after its type was taken off `input` if that is still to come. `None`:
@@ -189,7 +222,7 @@ impl Peer {
             }
             _ => {
                 self.streams.swap_remove(at);
-                transport.stop_stream(stream, code::STREAM_CREATION_ERROR);
+                transport.stop_with(stream, code::STREAM_CREATION_ERROR);
                 return Ok(None);
             }
         };
@@ -197,7 +230,7 @@ impl Peer {
     }
 
     /// The client's side of `stream` has ended.
-    fn close(&mut self, stream: u64) -> Result<(), Error> {
+    pub(crate) fn close(&mut self, stream: u64) -> Result<(), Error> {
         let Some(at) = self.streams.iter().position(|(id, _)| *id == stream) else { return Ok(()) };
         let (_, state) = self.streams.swap_remove(at);
         if state.is_critical() {

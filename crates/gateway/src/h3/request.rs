@@ -15,8 +15,10 @@ const MAX_FIELDS: usize = 128;
 
 /// What a header section amounts to.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) head: RequestHead,
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    /// What a connection is asked for (extended CONNECT, RFC 9220), where that may be.
+    pub(crate) protocol: Option<String>,
     /// What the client says of it.
     pub(super) priority: Option<Priority>,
     /// The length that the client says its body has.
@@ -27,7 +29,7 @@ pub(super) struct Request {
 
 /// Why there is no request in it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// The section is malformed; the stream is reset with H3_MESSAGE_ERROR.
     Malformed(&'static str),
     /// It is well formed but answered by this layer.
@@ -42,6 +44,9 @@ struct Pseudo<'a> {
     scheme: Option<&'a [u8]>,
     authority: Option<&'a [u8]>,
     path: Option<&'a [u8]>,
+    protocol: Option<&'a [u8]>,
+    /// Requests may have the last.
+    is_extended: bool,
 }
 
 impl<'a> Pseudo<'a> {
@@ -53,6 +58,7 @@ impl<'a> Pseudo<'a> {
             b":authority" if value.len() > MAX_AUTHORITY => return Err(Answer(StatusCode::BAD_REQUEST)),
             b":authority" => &mut self.authority,
             b":path" => &mut self.path,
+            b":protocol" if self.is_extended => &mut self.protocol,
             _ => return Err(Malformed("unknown pseudo-header field")),
         };
         match place.replace(value) {
@@ -111,7 +117,25 @@ pub(super) fn parse<'a>(
     remote: SocketAddr,
     max_size: u64,
 ) -> Result<Request, Refusal> {
-    let mut pseudo = Pseudo::default();
+    read(fields, remote, max_size, false)
+}
+
+/// The same where extended CONNECT is served, whose requests have a protocol.
+pub(crate) fn parse_extended<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    remote: SocketAddr,
+    max_size: u64,
+) -> Result<Request, Refusal> {
+    read(fields, remote, max_size, true)
+}
+
+fn read<'a>(
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    remote: SocketAddr,
+    max_size: u64,
+    is_extended: bool,
+) -> Result<Request, Refusal> {
+    let mut pseudo = Pseudo { is_extended, ..Pseudo::default() };
     let mut headers = Headers::default();
     let mut size = 0u64;
     for (name, value) in fields {
@@ -130,7 +154,10 @@ pub(super) fn parse<'a>(
     let headers = headers.finish()?;
     let method = pseudo.method.ok_or(Malformed("missing :method"))?;
     let method = Method::from_bytes(method).map_err(|_| Malformed(":method is not a token"))?;
-    if method == Method::CONNECT {
+    if pseudo.protocol.is_some() && method != Method::CONNECT {
+        return Err(Malformed(":protocol without CONNECT"));
+    }
+    if method == Method::CONNECT && pseudo.protocol.is_none() {
         if pseudo.scheme.is_some() || pseudo.path.is_some() || pseudo.authority.is_none() {
             return Err(Malformed("CONNECT must have :authority and neither :scheme nor :path"));
         }
@@ -143,6 +170,7 @@ pub(super) fn parse<'a>(
     };
     let target = target(pseudo.path.ok_or(Malformed("missing :path"))?, &method)?;
     let authority = authority(pseudo.authority, &headers)?;
+    let protocol = pseudo.protocol.map(|protocol| String::from_utf8_lossy(protocol).into_owned());
     let content_length = content_length(&headers)?;
     let priority = headers.get("priority").map(|value| priority::parse(value.as_bytes()));
     let expects =
@@ -157,7 +185,7 @@ pub(super) fn parse<'a>(
         remote,
         client_subject: None,
     };
-    Ok(Request { head, priority, content_length, expects })
+    Ok(Request { head, protocol, priority, content_length, expects })
 }
 
 /// Bytes of a refused request's fields that are logged.
@@ -292,6 +320,26 @@ mod tests {
 
     const GET: [(&str, &str); 4] =
         [(":method", "GET"), (":scheme", "https"), (":authority", "edge.example"), (":path", "/a?b=1")];
+
+    #[test]
+    fn a_connect_request_has_a_protocol_where_that_may_be() {
+        let connect = [(":method", "CONNECT"), (":protocol", "webtransport"), GET[1], GET[2], GET[3]];
+        let extended = |fields: &[(&str, &str)]| {
+            let fields = fields.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+            parse_extended(fields, "192.0.2.1:1".parse().unwrap(), 16 << 10)
+        };
+        let request = extended(&connect).unwrap();
+        assert_eq!((request.head.method, request.head.target), (Method::CONNECT, "/a?b=1".into()));
+        assert_eq!(request.protocol.as_deref(), Some("webtransport"));
+        assert!(matches!(read(&connect), Err(Malformed(_))), "where it is not served");
+        for missing in 2..5 {
+            let fields: Vec<_> = (0..5).filter(|at| *at != missing).map(|at| connect[at]).collect();
+            assert!(matches!(extended(&fields), Err(Malformed(_))), "{missing}");
+        }
+        assert!(matches!(extended(&[connect[0], GET[2]]), Err(Answer(StatusCode::NOT_IMPLEMENTED))));
+        assert!(matches!(extended(&[&GET[..], &connect[1..2]].concat()), Err(Malformed(_))));
+        assert_eq!(extended(&GET).unwrap().protocol, None);
+    }
 
     fn read(fields: &[(&str, &str)]) -> Result<Request, Refusal> {
         let remote = "192.0.2.1:1".parse().unwrap();

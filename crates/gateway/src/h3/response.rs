@@ -27,7 +27,7 @@ pub(super) fn go_on() -> Vec<u8> {
 }
 
 /// A buffer with a HEADERS frame of `head`, and room for `more` bytes behind it and a frame header.
-pub(super) fn head(head: &ResponseHead, more: usize) -> Vec<u8> {
+pub(crate) fn head(head: &ResponseHead, more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEAD + more);
     frame::write(frame::HEADERS, &mut out, |out| {
         let mut encoder = qpack::Encoder::new(out);

@@ -41,11 +41,17 @@ pub trait Application: Send + Sync {
     /// What a client may open and send.
     fn limits(&self, settings: &Settings) -> StreamLimits;
 
-    /// The code that a connection is closed with when there is nothing left to say.
-    fn closing_code(&self) -> u64;
+    /// DATAGRAM frames (RFC 9221) that a connection keeps until its turn. 0: clients are told that none are taken. They are for protocols
+    /// that want it said that they can be sent: nothing reads them yet, and they are counted as dropped.
+    fn datagrams(&self) -> usize {
+        0
+    }
+
+    /// The code that a connection with that protocol is closed with when there is nothing left to say.
+    fn closing_code(&self, protocol: &[u8]) -> u64;
 
     /// The code that a connection is closed with whose client has more held for it than it may.
-    fn excess_code(&self) -> u64;
+    fn excess_code(&self, protocol: &[u8]) -> u64;
 
     /// Begins on a connection: its handshake is complete, or 0-RTT data is there.
     fn start(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn Session>;

@@ -44,6 +44,8 @@ counters! {
         pub connections_failed: u64,
         /// Connections that this side closed because the client broke QUIC or HTTP/3.
         pub connections_protocol_error: u64,
+        /// WebTransport sessions that began.
+        pub webtransport_sessions: u64,
         /// Packets declared lost, summed when connections end.
         pub packets_lost: u64,
         /// Stream bytes retransmitted, summed when connections end.
@@ -100,6 +102,12 @@ counters! {
         pub dropped_reply_queue: u64,
         /// Connections that could not be set up by a local fault (memory, TLS library, random generator).
         pub dropped_local_error: u64,
+        /// DATAGRAM frames (RFC 9221), which nothing reads.
+        pub dropped_datagram_frame: u64,
+        /// Streams of WebTransport sessions that were not there, or too many before they were.
+        pub refused_webtransport_stream: u64,
+        /// WebTransport sessions beyond the one of a connection, or refused by whom they were for.
+        pub refused_webtransport_session: u64,
         /// New connections refused because the server is shutting down.
         pub refused_draining: u64,
         /// New connections refused because their Retry token was invalid.

@@ -12,11 +12,16 @@ use toml::Spanned;
 
 use super::file::Problem;
 use super::sessions::{self, SESSIONS, number};
-use crate::moq::Sessions;
 use crate::moq::room::Limits;
+use crate::moq::{Access, Sessions};
 
 /// What `publisher_timeout` may be: a round trip or three of any path, and no more than QUIC's idle timeout.
 const PUBLISHER_TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
+
+/// Origins at most, which each session of a browser is compared with.
+const ORIGINS: usize = 64;
+/// Bytes of one: a scheme, a host and a port.
+const ORIGIN: usize = 300;
 
 /// Bytes on their way to all peers, if nothing else is set.
 const MEMORY: usize = 256 << 20;
@@ -32,6 +37,8 @@ pub struct Moq {
     pub private_key: PathBuf,
     /// Keys whose tokens are good; empty: nobody needs a token.
     pub keys: Vec<TokenKey>,
+    /// Origins whose pages may come; `None`: all.
+    pub origins: Option<Vec<String>>,
     /// Connections of a worker.
     pub sessions: usize,
     /// Bytes on their way to all peers that these have not acknowledged.
@@ -43,7 +50,12 @@ pub struct Moq {
 }
 
 impl Moq {
-    /// Whether nothing differs but what the files of certificate and keys say.
+    /// Who may come.
+    pub fn access(&self) -> Access {
+        Access { keys: self.keys.clone(), origins: self.origins.clone() }
+    }
+
+    /// Whether nothing differs but who may come, and what the files of the certificate say.
     pub fn same_but_keys(&self, other: &Self) -> bool {
         let own = (&self.listen, self.sessions, self.memory, self.of_session, self.limits);
         own == (&other.listen, other.sessions, other.memory, other.of_session, other.limits)
@@ -57,6 +69,7 @@ pub(super) struct MoqTable {
     certificate: PathBuf,
     private_key: PathBuf,
     token_keys: Option<Spanned<PathBuf>>,
+    origins: Option<Spanned<Vec<String>>>,
     sessions: Option<Spanned<usize>>,
     broadcasts: Option<Spanned<usize>>,
     tracks: Option<Spanned<usize>>,
@@ -83,11 +96,28 @@ fn size(
     }
 }
 
+/// Origins as browsers say them, each a scheme and an authority.
+fn origins(value: Spanned<Vec<String>>) -> Result<Vec<String>, Problem> {
+    let is_origin = |origin: &String| {
+        let uri = origin.parse::<http::Uri>().ok();
+        origin.len() <= ORIGIN
+            && !origin.ends_with('/')
+            && uri.is_some_and(|uri| uri.scheme().is_some() && uri.path() == "/" && uri.query().is_none())
+    };
+    let origins = value.get_ref();
+    if !(1..=ORIGINS).contains(&origins.len()) || !origins.iter().all(is_origin) {
+        let words = format!("give 1 to {ORIGINS} origins, such as \"https://player.example\"");
+        return Err((value.span(), words));
+    }
+    Ok(value.into_inner())
+}
+
 impl MoqTable {
     /// What it means; paths are relative to `folder`.
     pub(super) fn check(self, folder: &Path) -> Result<Moq, Problem> {
         let (span, listen) = (self.listen.span(), sessions::listen(&self.listen)?);
         let keys = sessions::token_keys(self.token_keys, folder)?;
+        let origins = self.origins.map(origins).transpose()?;
         let usual = Limits::default();
         let of_room = self.room_cache.as_ref().map(Spanned::span);
         let limits = Limits {
@@ -130,6 +160,7 @@ impl MoqTable {
             certificate: folder.join(self.certificate),
             private_key: folder.join(self.private_key),
             keys,
+            origins,
             sessions: number(self.sessions, 1024, SESSIONS, "sessions")?,
             limits,
         })
@@ -169,6 +200,10 @@ mod tests {
             Sessions { memory: 1 << 20, publisher_timeout: Duration::from_secs(2), ..Sessions::default() };
         assert_eq!((moq.memory, moq.of_session), (1 << 30, of_session));
         assert!(!moq.same_but_keys(config.moq.as_ref().unwrap()));
+        let more = format!("{SMALL}\norigins = [\"https://player.example:8443\"]");
+        let moq = parsed(&more, "moq = true").unwrap().moq.unwrap();
+        assert_eq!(moq.access().origins, Some(vec!["https://player.example:8443".to_owned()]));
+        assert!(moq.same_but_keys(config.moq.as_ref().unwrap()), "who may come is reloaded");
     }
 
     #[test]
@@ -191,6 +226,10 @@ mod tests {
             (&more("memory = \"1KiB\""), "moq = true", "1MiB"),
             (&more("session_memory = \"1KiB\""), "moq = true", "64KiB"),
             (&more("publisher_timeout = \"31s\""), "moq = true", "\"1s\" to \"30s\""),
+            (&more("origins = []"), "moq = true", "1 to 64 origins"),
+            (&more("origins = [\"player.example\"]"), "moq = true", "\"https://player.example\""),
+            (&more("origins = [\"https://player.example/\"]"), "moq = true", "1 to 64 origins"),
+            (&more("origins = [\"https://player.example/a?b\"]"), "moq = true", "1 to 64 origins"),
             (&more("cache = \"1MiB\""), "moq = true", "unknown key"),
         ] {
             let error = parsed(moq, room).unwrap_err();

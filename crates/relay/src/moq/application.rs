@@ -8,8 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use expressway_gateway::quic::{self, Application, Settings, StreamLimits, Turn};
-use expressway_h3::varint;
+use expressway_gateway::webtransport::{self, Service as _};
+use expressway_h3::{code, varint};
 use expressway_web::{TokenKey, TokenKeys, TokenRule};
+use http::StatusCode;
 use percent_encoding::percent_decode_str;
 
 use super::room::Room;
@@ -17,7 +19,7 @@ use super::session::Session;
 use super::wire::{MAX_MESSAGE, session_code};
 
 /// moq-lite-05 (draft-lcurley-moq-lite, ALPN).
-pub const PROTOCOL: &[u8] = b"moq-lite-05";
+pub const PROTOCOL: &str = "moq-lite-05";
 
 /// Groups that a publisher may have under way at a time, and streams that say what it is.
 const GROUPS: u64 = 128;
@@ -60,11 +62,21 @@ impl Default for Sessions {
     }
 }
 
+/// Who may enter rooms.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Who has a token of one of these keys; without keys everyone.
+    pub keys: Vec<TokenKey>,
+    /// Browsers on pages of these origins only (RFC 6454, section 6.2); `None`: on any. Other clients say no origin.
+    pub origins: Option<Vec<String>>,
+}
+
 /// Rooms, and who may enter them.
 #[derive(Debug)]
 pub struct Moq {
     rooms: HashMap<Box<str>, Arc<Room>>,
     token: Option<TokenRule>,
+    origins: Option<Vec<String>>,
     pub(super) sessions: Sessions,
     /// The relay as a hop: a number that no other has.
     pub(super) hop: u64,
@@ -79,29 +91,27 @@ struct Counts {
 }
 
 impl Moq {
-    /// Of these rooms, for clients with a token of one of these keys; without keys for all.
-    pub fn new(
-        rooms: impl IntoIterator<Item = Arc<Room>>,
-        keys: Vec<TokenKey>,
-        sessions: Sessions,
-    ) -> Arc<Self> {
+    /// Of these rooms.
+    pub fn new(rooms: impl IntoIterator<Item = Arc<Room>>, access: Access, sessions: Sessions) -> Arc<Self> {
         let mut seed = [0; 8];
         // Two relays with the same number only miss each other's broadcasts.
         let _ = boring::rand::rand_bytes(&mut seed);
         Arc::new(Self {
             rooms: rooms.into_iter().map(|room| (room.name.clone(), room)).collect(),
-            token: token(keys),
+            token: token(access.keys),
+            origins: access.origins,
             sessions,
             hop: (u64::from_ne_bytes(seed) & varint::MAX).max(1),
             counts: Arc::default(),
         })
     }
 
-    /// The same, for clients with a token of one of these keys.
-    pub fn with_keys(&self, keys: Vec<TokenKey>) -> Arc<Self> {
+    /// The same, for others.
+    pub fn with_access(&self, access: Access) -> Arc<Self> {
         let (rooms, counts) = (self.rooms.clone(), Arc::clone(&self.counts));
         let (sessions, hop) = (self.sessions, self.hop);
-        Arc::new(Self { rooms, token: token(keys), sessions, hop, counts })
+        let (token, origins) = (token(access.keys), access.origins);
+        Arc::new(Self { rooms, token, origins, sessions, hop, counts })
     }
 
     /// Sessions that asked for no room that is there, or had no right to it.
@@ -144,13 +154,14 @@ fn token(keys: Vec<TokenKey>) -> Option<TokenRule> {
 
 impl Application for Moq {
     fn protocols(&self) -> &[&[u8]] {
-        &[PROTOCOL]
+        static PROTOCOLS: [&[u8]; 2] = [PROTOCOL.as_bytes(), webtransport::ALPN];
+        &PROTOCOLS
     }
 
     fn limits(&self, _settings: &Settings) -> StreamLimits {
         StreamLimits {
-            bidirectional: self.sessions.requests as u64 + REQUESTS,
-            unidirectional: GROUPS,
+            bidirectional: self.sessions.requests as u64 + REQUESTS + webtransport::REQUESTS,
+            unidirectional: GROUPS + webtransport::UNIDIRECTIONAL,
             bidirectional_window: 2 * MAX_MESSAGE as u64,
             unidirectional_window: GROUP_WINDOW,
             own_window: ANSWER_WINDOW,
@@ -160,15 +171,48 @@ impl Application for Moq {
         }
     }
 
-    fn excess_code(&self) -> u64 {
-        session_code::PROTOCOL_VIOLATION
+    fn excess_code(&self, protocol: &[u8]) -> u64 {
+        if protocol == webtransport::ALPN { code::EXCESSIVE_LOAD } else { session_code::PROTOCOL_VIOLATION }
     }
 
-    fn closing_code(&self) -> u64 {
-        session_code::CANCEL
+    fn datagrams(&self) -> usize {
+        webtransport::DATAGRAMS
+    }
+
+    fn closing_code(&self, protocol: &[u8]) -> u64 {
+        if protocol == webtransport::ALPN { code::NO_ERROR } else { session_code::CANCEL }
     }
 
     fn start(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn quic::Session> {
+        match turn.transport().protocol() == webtransport::ALPN {
+            true => webtransport::start(self, turn),
+            false => self.begin(turn),
+        }
+    }
+}
+
+impl webtransport::Service for Moq {
+    fn session_protocols(&self) -> &[&str] {
+        &[PROTOCOL]
+    }
+
+    fn admit(&self, request: &webtransport::Request<'_>) -> Result<(), StatusCode> {
+        let is_allowed = |origin: &str| match &self.origins {
+            Some(origins) => origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)),
+            None => true,
+        };
+        let status = match self.enter(request.target, request.remote.ip()) {
+            _ if !request.origin.is_none_or(is_allowed) => StatusCode::FORBIDDEN,
+            Some(_) => return Ok(()),
+            // Who has no token hears nothing of rooms.
+            None if self.token.is_some() => StatusCode::FORBIDDEN,
+            None => StatusCode::NOT_FOUND,
+        };
+        self.counts.refused.fetch_add(1, Relaxed);
+        Err(status)
+    }
+
+    fn begin(self: Arc<Self>, turn: &mut Turn<'_>) -> Box<dyn quic::Session> {
         Box::new(Session::start(self, turn))
     }
 }
@@ -180,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_room_is_entered_by_its_path() {
-        let moq = Moq::new([Room::new("a room", Limits::default())], Vec::new(), Sessions::default());
+        let moq = Moq::new([Room::new("a room", Limits::default())], Access::default(), Sessions::default());
         let enter = |target: &str| {
             let entered = moq.enter(target, "192.0.2.1".parse().unwrap());
             entered.map(|(room, prefix, _)| (room.name.to_string(), prefix.to_string()))
@@ -196,7 +240,11 @@ mod tests {
     fn a_token_says_what_may_be_done() {
         // HMAC-SHA256 of the part before `~hmac=`, computed by openssl.
         let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
-        let moq = Moq::new([Room::new("studio", Limits::default())], vec![key], Sessions::default());
+        let moq = Moq::new(
+            [Room::new("studio", Limits::default())],
+            Access { keys: vec![key], origins: None },
+            Sessions::default(),
+        );
         let enter = |target: &str| {
             moq.enter(target, "192.0.2.1".parse().unwrap())
                 .map(|(_, _, rights)| (rights.publish, rights.subscribe))
@@ -208,5 +256,31 @@ mod tests {
         let both = "exp=4000000000~acl=/moq/studio/*~hmac=66f4f80b0a8b56fba0c8b1568ef3400bd4492ccad8b723235e24d431e5d16327";
         assert_eq!(enter(&format!("/studio?token={both}")), Some((true, true)));
         assert_eq!(enter(&format!("/other?token={both}")), None);
+    }
+
+    #[test]
+    fn who_asks_for_a_session_over_http3_is_told_why_not() {
+        let rooms = || [Room::new("studio", Limits::default())];
+        let status = |moq: &Moq, target: &str, origin: Option<&str>| {
+            let request = webtransport::Request { target, origin, remote: "192.0.2.1:1".parse().unwrap() };
+            moq.admit(&request).err().map(|status| status.as_u16())
+        };
+        let open = Moq::new(rooms(), Access::default(), Sessions::default());
+        assert_eq!(status(&open, "/studio/cam", Some("https://any.example")), None);
+        assert_eq!(status(&open, "/other", None), Some(404));
+        let key = TokenKey::from_hex("000102030405060708090a0b0c0d0e0f").unwrap();
+        let origins = Some(vec!["https://player.example".to_owned()]);
+        let closed = open.with_access(Access { keys: vec![key], origins: origins.clone() });
+        assert_eq!(
+            (status(&closed, "/studio", None), status(&closed, "/other", None)),
+            (Some(403), Some(403))
+        );
+        let pages = open.with_access(Access { keys: Vec::new(), origins });
+        assert_eq!(status(&pages, "/studio", None), None, "no browser");
+        assert_eq!(status(&pages, "/studio", Some("https://PLAYER.example")), None);
+        for other in ["https://player.example:8443", "http://player.example", "null", ""] {
+            assert_eq!(status(&pages, "/studio", Some(other)), Some(403), "{other}");
+        }
+        assert_eq!(open.refused_session().load(Relaxed), 7, "one count for all");
     }
 }

@@ -10,7 +10,7 @@
 //! * [`room`]: broadcasts by path, and limits; [`broadcast`]: one broadcast, its tracks and its publisher.
 //! * [`track`]: the groups that are kept, and their subscribers; [`cache`]: how much all tracks of a room may keep.
 //! * [`wakers`]: wakes thousands of sessions when there is something new.
-//! * `session`: one QUIC connection, which publishes, subscribes or both.
+//! * `session`: one QUIC connection, or one WebTransport session, which publishes, subscribes or both.
 //! * [`application`]: what the endpoint needs to create sessions: rooms and rights.
 //!
 //! # Connections
@@ -29,8 +29,9 @@
 //!
 //! # Protocol
 //!
-//! moq-lite-05 over QUIC, negotiated by ALPN. The client names its room in the path of SETUP. Each request has a stream of its own, so none
-//! waits for another, and each group is a stream.
+//! moq-lite-05, over QUIC, negotiated by ALPN, and over WebTransport ([`expressway_gateway::webtransport`]), negotiated by its header field.
+//! The client names its room in the path of SETUP, or of the URL that it asks for. Each request has a stream of its own, so none
+//! waits for another, and each group is a stream. A session does not know which of both it is over.
 //!
 //! # Slow subscribers
 //!
@@ -49,4 +50,4 @@ pub mod track;
 pub mod wakers;
 pub mod wire;
 
-pub use application::{Moq, Rights, Sessions};
+pub use application::{Access, Moq, Rights, Sessions};

@@ -69,12 +69,9 @@ pub(crate) struct Session {
 impl Session {
     /// Opens HTTP/3 on a connection: SETTINGS are sent before anything else.
     pub(crate) fn start(http: Arc<Http3>, turn: &mut Turn<'_>) -> Self {
-        let mut seed = [0; 4];
-        // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
-        let _ = boring::rand::rand_bytes(&mut seed);
         let mut session = Self {
             http,
-            peer: Peer::new(max_section(turn), u32::from_ne_bytes(seed)),
+            peer: Peer::new(max_section(turn), &[]),
             incoming: Incoming::default(),
             streams: StreamMap::default(),
             account: turn.link.account.clone(),

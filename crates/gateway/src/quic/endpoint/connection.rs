@@ -138,7 +138,7 @@ impl Connection {
 
     /// Its last turn ended before all was done that could be.
     pub(super) fn is_cut(&self) -> bool {
-        self.upper.is_cut && !self.link.transport.is_ending()
+        self.upper.is_cut && !self.link.transport.is_closing()
     }
 
     /// Streams could be refilled now.
@@ -154,6 +154,7 @@ impl Upper {
             self.fresh = false;
             self.follow_handshake(turn, ids);
             turn.link.follow_paths(&mut turn.worker.stats);
+            turn.worker.stats.dropped_datagram_frame += turn.link.transport.discard_datagrams();
             if turn.link.transport.is_readable() || self.is_cut {
                 self.fresh = self.with_session(turn, |session, turn| session.handle_readable(turn, scratch));
             }
@@ -232,7 +233,7 @@ impl Upper {
             session.goaway(turn);
         }
         let busy = self.session.as_ref().is_some_and(|session| session.is_busy() || session.held() > 0);
-        if busy || !turn.link.established || turn.link.transport.is_ending() {
+        if busy || !turn.link.established || turn.link.transport.is_closing() {
             self.linger = None;
             return;
         }

@@ -95,7 +95,7 @@ impl Received {
 
     fn close(&mut self, turn: &mut Turn<'_>, reason: &str) {
         tracing::debug!(remote = %turn.link.remote(), held = self.charge.octets(), reason, "closing a connection");
-        let code = turn.link.setup.application.excess_code();
+        let code = turn.link.setup.application.excess_code(turn.link.transport.protocol());
         turn.link.transport.close(code, reason);
         self.look = None;
     }

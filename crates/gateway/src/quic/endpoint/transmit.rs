@@ -171,7 +171,7 @@ impl Endpoint {
         let held = Burst { drained: upper.drained, release: connection.release, ..Burst::default() };
         let mut burst = held;
         // What ends has no pace to keep, and may have no other turn.
-        if connection.release.is_none_or(|release| release <= now) || link.transport.is_ending() {
+        if connection.release.is_none_or(|release| release <= now) || link.transport.is_closing() {
             let segment = link.segment_on(io, &mut self.max_payload);
             let traced = link.begin_burst(&self.worker.tracer, &self.worker.stats);
             burst = link.send(io, now, segment, &mut self.worker.stats, &mut self.scratch)?;
@@ -183,7 +183,7 @@ impl Endpoint {
         }
         // A drained server waits for nobody's last words.
         let gone = link.transport.is_closed()
-            || self.worker.drain.is_some() && burst.drained && link.transport.is_ending();
+            || self.worker.drain.is_some() && burst.drained && link.transport.is_closing();
         if gone {
             self.remove(context, key);
             return Ok(Some(Burst { blocked: false, ..burst }));
@@ -237,7 +237,7 @@ impl Link {
     ) -> Result<Burst, IoError> {
         let settings = &self.setup.settings;
         let paced =
-            settings.pacing && settings.congestion == CongestionControl::Bbr2 && !self.transport.is_ending();
+            settings.pacing && settings.congestion == CongestionControl::Bbr2 && !self.transport.is_closing();
         let limit = burst(segment);
         let limit = if paced { (self.transport.quantum() / segment).clamp(1, limit) } else { limit };
         let clock = Instant::now();

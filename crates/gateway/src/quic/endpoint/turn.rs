@@ -118,8 +118,8 @@ impl Turn<'_> {
 
     /// Closes the connection because nothing is left to say.
     pub(super) fn close(&mut self, reason: &str) {
-        let code = self.link.setup.application.closing_code();
-        self.link.transport.close(code, reason);
+        let code = self.link.setup.application.closing_code(self.link.transport.protocol());
+        self.link.transport.close_connection(code, reason);
     }
 
     fn numbered(&self, number: u64) -> u64 {

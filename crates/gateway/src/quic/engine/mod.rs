@@ -54,6 +54,7 @@
 
 mod stream;
 mod transport;
+mod within;
 
 use std::fs::File;
 use std::io::Write;
@@ -73,6 +74,7 @@ pub(crate) use stream::Priority;
 pub use stream::{Received, SendError};
 pub use transport::Transport;
 pub(crate) use transport::{OpenError, PathChange};
+pub(crate) use within::{Closing, Credit, Within};
 
 /// Why the engine could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -315,6 +317,11 @@ fn limit(config: &mut quiche::Config, settings: &Settings, application: &dyn App
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
         CongestionControl::Bbr2 => quiche::CongestionControlAlgorithm::Bbr2Gcongestion,
     });
+    let datagrams = application.datagrams();
+    if datagrams > 0 {
+        // None is sent.
+        config.enable_dgram(true, datagrams, 1);
+    }
     config.enable_pacing(settings.pacing);
     config.discover_pmtu(settings.discover_pmtu);
     if settings.early_data {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Buffers;
+use super::{Buffers, Within};
 use crate::quic::cid::Cid;
 use crate::quic::settings::MIN_UDP_PAYLOAD;
 
@@ -36,6 +36,10 @@ pub(crate) enum PathChange {
 /// The server side of a QUIC connection.
 pub struct Transport {
     pub(super) quic: Box<quiche::Connection<Buffers>>,
+    /// What differs for the session that is shown it; `None`: it has all of the connection.
+    pub(crate) within: Option<Box<Within>>,
+    /// DATAGRAM frames that have come, as counted last.
+    datagrams: usize,
 }
 
 /// Datagrams of a connection that leave together: what holds for all of them is looked at once.
@@ -73,7 +77,7 @@ impl Train<'_> {
 
 impl Transport {
     pub(super) fn new(quic: quiche::Connection<Buffers>) -> Self {
-        Self { quic: Box::new(quic) }
+        Self { quic: Box::new(quic), within: None, datagrams: 0 }
     }
 
     /// Opens a datagram in place.
@@ -126,6 +130,9 @@ impl Transport {
     pub(crate) fn shrink_to_fit(&mut self) {
         self.quic.release_tls();
         self.quic.shrink_to_fit();
+        if let Some(within) = &mut self.within {
+            within.shrink_to_fit();
+        }
     }
 
     /// The state of TLS, as long as it is there.
@@ -187,16 +194,49 @@ impl Transport {
         self.quic.is_timed_out()
     }
 
-    /// It is closing or draining (RFC 9000, section 10.2): nothing new happens on it.
+    /// It is closing or draining (RFC 9000, section 10.2), or the session is that has a part of it: nothing new happens on it.
     #[inline]
     pub fn is_ending(&self) -> bool {
+        self.within.as_ref().is_some_and(|within| within.is_over()) || self.is_closing()
+    }
+
+    /// The connection is closing or draining.
+    #[inline]
+    pub(crate) fn is_closing(&self) -> bool {
         self.quic.is_draining() || self.quic.local_error().is_some() || self.quic.is_closed()
     }
 
-    /// Closes the connection with a code of the application's; the peer is told by the next packet.
+    /// Closes the connection, or the session that has a part of it, with a code of the application's; the peer is told by the next
+    /// packet.
     pub fn close(&mut self, code: u64, reason: &str) {
+        match &mut self.within {
+            Some(within) => within.close(code, reason),
+            None => self.close_connection(code, reason),
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close_connection(&mut self, code: u64, reason: &str) {
         // An error says that it is closing already.
         let _ = self.quic.close(true, code, reason.as_bytes());
+    }
+
+    /// Drops DATAGRAM frames that have come; how many.
+    #[inline]
+    pub(crate) fn discard_datagrams(&mut self) -> u64 {
+        if self.quic.dgram_recv_queue_len() == 0 {
+            return 0;
+        }
+        while self.quic.dgram_recv_buf().is_ok() {}
+        // The queue has let go of some if more have come than it takes.
+        let total = self.quic.stats().dgram_recv;
+        (total - std::mem::replace(&mut self.datagrams, total)) as u64
+    }
+
+    /// What the session was asked for that has a part of the connection, path and query of a URL. `None`: it has all of it, and nobody has
+    /// said that.
+    pub fn target(&self) -> Option<&str> {
+        self.within.as_ref().map(|within| within.target())
     }
 
     /// Has the next packet ask for an acknowledgment, by PING if there is nothing else to send.

@@ -1,4 +1,4 @@
-//! A session: one QUIC connection.
+//! A session: one QUIC connection, or a WebTransport session on one.
 //!
 //! * This file: its life cycle.
 //! * `incoming`: reads streams.
@@ -123,7 +123,7 @@ impl Session {
             held: VecDeque::new(),
             held_ends: HashMap::new(),
             unread: VecDeque::new(),
-            writers: Writers::new(account.clone()),
+            writers: Writers::new(account.clone(), turn.transport()),
             account,
             broadcasts: HashMap::new(),
             replaced: VecDeque::new(),
@@ -166,8 +166,12 @@ impl Session {
         if self.place.is_some() {
             return Err("a second SETUP");
         }
-        let Some((room, prefix, rights)) = self.moq.enter(path.unwrap_or_default(), turn.remote().ip())
-        else {
+        let remote = turn.remote().ip();
+        let target = turn.transport().target();
+        if target.is_some() && path.is_some_and(|path| !path.is_empty()) {
+            return Err("a path in SETUP of a session that has one");
+        }
+        let Some((room, prefix, rights)) = self.moq.enter(target.or(path).unwrap_or_default(), remote) else {
             self.moq.refused_session().fetch_add(1, Relaxed);
             tracing::debug!(remote = %turn.remote(), "MoQ: no such room, or no right to it");
             turn.transport().close(session_code::UNAUTHORIZED, "no such room, or no right to it");

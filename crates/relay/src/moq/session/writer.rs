@@ -75,15 +75,20 @@ pub(super) enum Sent {
 }
 
 impl Writers {
-    pub(super) fn new(account: Account) -> Self {
+    /// On the streams of `transport`.
+    pub(super) fn new(account: Account, transport: &Transport) -> Self {
+        Self::from(account, [true, false].map(|is_bidirectional| transport.first_own(is_bidirectional)))
+    }
+
+    /// The first streams to be opened are these, by direction.
+    fn from(account: Account, next: [u64; 2]) -> Self {
         Self {
             account,
             waiting: HashMap::new(),
             fresh: HashSet::new(),
             unopened: Unopened::default(),
             free: Default::default(),
-            // The first that a server opens (RFC 9000, section 2.1).
-            next: [1, 3],
+            next,
         }
     }
 
@@ -121,6 +126,9 @@ impl Writers {
         octets: &mut Bytes,
         is_last: bool,
     ) -> Sent {
+        if self.fresh.contains(&stream) {
+            transport.begin(stream);
+        }
         let sent = match transport.send(stream, octets, is_last) {
             Ok(_) if octets.is_empty() => Sent::All,
             Err(SendError::Over) => Sent::Over,
@@ -207,7 +215,7 @@ mod tests {
     use super::*;
 
     fn writers() -> Writers {
-        Writers::new(Account::new(&Memory::new(1 << 20).ledger(), 1 << 20, 1 << 20))
+        Writers::from(Account::new(&Memory::new(1 << 20).ledger(), 1 << 20, 1 << 20), [1, 3])
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Sessions of Media over QUIC on a simulated network.
 
 mod peer;
+mod webtransport;
 mod world;
 
 use std::sync::atomic::Ordering::Relaxed;

@@ -32,10 +32,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(network: &Network, index: usize) -> Self {
+    pub(super) fn new(network: &Network, index: usize, protocol: &[u8]) -> Self {
         let local: SocketAddr = ([198, 51, 100, 7], 20_000 + index as u16).into();
         let mut config = quiche::Config::new(quiche::PROTOCOL_VERSION).unwrap();
-        config.set_application_protos(&[b"moq-lite-05"]).unwrap();
+        config.set_application_protos(&[protocol]).unwrap();
         config.verify_peer(false);
         config.set_max_idle_timeout(30_000);
         config.set_initial_max_data(1 << 30);
@@ -69,6 +69,11 @@ impl Peer {
     /// What has come on a stream.
     pub(super) fn came(&self, stream: u64) -> &[u8] {
         self.streams.get(&stream).map_or(&[], Vec::as_slice)
+    }
+
+    /// The streams that something has come on, and that.
+    pub(super) fn streams(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.streams.iter().map(|(stream, octets)| (*stream, octets.as_slice()))
     }
 
     /// Sends on a stream.

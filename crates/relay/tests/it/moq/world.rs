@@ -9,7 +9,7 @@ use expressway_gateway::quic::{Endpoint, Identity, Settings, Setup, Shared, Tls}
 use expressway_netio::sim::{Clock, Link, Network, Node, SimIo, run_until};
 use expressway_netio::{Worker, WorkerOptions, mailbox};
 use expressway_relay::moq::room::{Limits, Room};
-use expressway_relay::moq::{Moq, Sessions};
+use expressway_relay::moq::{Access, Moq, Sessions};
 use expressway_web::memory::Memory;
 
 use super::peer::Peer;
@@ -42,7 +42,7 @@ impl World {
         let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap();
         let settings = Settings::new(Arc::new(Tls::single(Arc::new(identity)).unwrap()));
         let room = Room::new("studio", limits);
-        let application = Moq::new([Arc::clone(&room)], Vec::new(), sessions);
+        let application = Moq::new([Arc::clone(&room)], Access::default(), sessions);
         let setup = Arc::new(Setup { settings, application });
         let memory = Memory::new(memory);
         let shared = Shared::with_memory(&setup, 1, Arc::clone(&memory)).unwrap();
@@ -62,9 +62,15 @@ impl World {
 
     /// Another peer, which has entered the room; its index.
     pub(super) fn enter(&mut self) -> usize {
-        let index = self.peers.len();
-        self.peers.push(Peer::new(&self.network, index));
+        let index = self.connect(b"moq-lite-05");
         self.peers[index].setup();
+        index
+    }
+
+    /// Another peer, which has said nothing but what protocol it speaks; its index.
+    pub(super) fn connect(&mut self, protocol: &[u8]) -> usize {
+        let index = self.peers.len();
+        self.peers.push(Peer::new(&self.network, index, protocol));
         self.until("a handshake", |world| world.peers[index].quic.is_established());
         index
     }
