@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Sources that are known from before an attack. A source is noted when it proves that its address is its own, which no
- * packet of a forged source does; it is preferred when it has done so again some time later.
+ * packet of a forged source does; it is preferred when it has done so again some time later. Proofs are TCP connections that
+ * this host has established (guard_learn.bpf.c), and Retry tokens that came back (guard_retry.h).
  */
 #ifndef EXPRESSWAY_GUARD_LEARN_H
 #define EXPRESSWAY_GUARD_LEARN_H
