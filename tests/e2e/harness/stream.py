@@ -1,11 +1,14 @@
 """Numbered datagrams that go on while something changes."""
 
+import errno
 import select
 import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+
+from .paths import LIMIT
 
 # As many at once as any ring on the way takes, and how long nothing comes at the end.
 BURST, PAUSE = 20, 0.005
@@ -48,11 +51,19 @@ def stream(
 
 
 def receiver(make: Callable[[Callable[[], socket.socket]], socket.socket], address: str, port: int) -> socket.socket:
-    """A socket of `make`'s namespace at an address."""
+    """A socket of `make`'s namespace at an address, once nobody has it."""
 
     def bind() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.bind((address, port))
-        return made
+        deadline = time.monotonic() + LIMIT
+        while True:
+            try:
+                made.bind((address, port))
+                return made
+            except OSError as error:
+                # A thread that still waits in a socket that was closed.
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     return make(bind)
