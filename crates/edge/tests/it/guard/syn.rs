@@ -1,5 +1,6 @@
 //! SYN cookies by the filter's program, in a network namespace with a listener.
 
+use std::cell::Cell;
 use std::net::{IpAddr, TcpListener};
 
 use expressway_xbpf::{Guard, GuardOptions, GuardReason, GuardSyn};
@@ -208,7 +209,7 @@ fn random_syns_are_judged() {
             changes,
             20usize..140,
         );
-        let mut answered = 0;
+        let answered = Cell::new(0);
         runner
             .run(&cases, |(ipv6, number, options, tags, flags, changes, length)| {
                 let source = if ipv6 { "2001:db8::7" } else { "198.51.100.1" };
@@ -229,11 +230,11 @@ fn random_syns_are_judged() {
                     check_sums(&answer);
                     prop_assert_eq!(&answer[..6], &frame[6..12]);
                     prop_assert_eq!(&answer[6..12], &frame[..6]);
-                    answered += 1;
+                    answered.set(answered.get() + 1);
                 }
                 Ok(())
             })
             .unwrap();
-        assert!(answered > 100, "{answered}");
+        assert!(answered.get() > 100, "{answered:?}");
     });
 }
