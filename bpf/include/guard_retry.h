@@ -283,11 +283,11 @@ static __always_inline enum guard_reason parse_initial(struct xdp_md *ctx, __u32
 	return 0;
 }
 
-/* Takes a valid token for what it is: a proof of the client's address. */
-static __always_inline void take_token(const struct guard_packet *packet)
+/* Takes a valid token for what it is: a proof of the client's address. What it needs is in the scratch, because the stack is full. */
+static __always_inline void take_token(const struct guard_packet *packet, struct guard_scratch *scratch)
 {
+	struct guard_address *source = (void *)scratch->hash.bytes;
 	struct guard_quic_count *count;
-	struct guard_address source;
 	__u32 zero = 0;
 
 	count = bpf_map_lookup_elem(&quic_stats_map, &zero);
@@ -295,8 +295,8 @@ static __always_inline void take_token(const struct guard_packet *packet)
 		count->tokens++;
 	if (!has_learning)
 		return;
-	__builtin_memcpy(source.address, packet->source, sizeof(source.address));
-	learn(&source, packet->ipv4);
+	__builtin_memcpy(source->address, packet->source, sizeof(source->address));
+	learn(source, packet->ipv4, (void *)scratch->text.words);
 }
 
 /*
@@ -323,7 +323,7 @@ static __always_inline enum guard_reason challenge(struct xdp_md *ctx, const str
 		if (scratch->text.bytes[0] == TOKEN_FORMAT) {
 			if (!is_valid_token(ctx, packet, scratch, &initial))
 				return GUARD_DROP_QUIC_TOKEN;
-			take_token(packet);
+			take_token(packet, scratch);
 			return 0;
 		}
 	}

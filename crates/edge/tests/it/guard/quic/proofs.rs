@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use expressway_edge::guard::list::prefix;
-use expressway_xbpf::{Guard, GuardLearning, GuardLearningCount, GuardOptions, GuardPrefix, GuardReason};
+use expressway_xbpf::{
+    Guard, GuardLearning, GuardLearningCount, GuardOptions, GuardPrefix, GuardRate, GuardReason, GuardSyn,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::issued;
 use super::packets::{CLIENTS, frame, initial, short};
 use super::retry::{always, token};
-use crate::support::{load, reason};
+use crate::support::{list, load, reason, with_rules};
 
 /// The connection IDs of an attempt: the client's first, and that of the Retry packet.
 const IDS: ([u8; 8], [u8; 8]) = ([5; 8], [8; 8]);
@@ -53,6 +55,33 @@ fn who_comes_back_with_a_token_is_learned() {
     assert_eq!(guard.learning_count().unwrap(), count(5, 2, 1, 0));
     assert!(guard.learned().unwrap().iter().any(|one| one.source == both[0] && one.last > again.last));
     assert_eq!(known(&guard).len(), 2);
+}
+
+/// What is not used is not in the program, so its stack is the deepest, and the verifier's work the most, with everything.
+#[test]
+fn all_parts_of_the_program_are_accepted_together() {
+    let rules = with_rules(
+        "[[rule]]\nname = \"a\"\nprotocol = \"udp\"\npayload = \"offset 2: 17 00\"\nsource = [\"192.0.2.0/24\", \"2001:db8:9::/48\"]\n\
+         destination_port = \"1-9\"\nlength = 100\naction = \"drop\"\n\
+         [[rule]]\nname = \"b\"\nlimit = [\"1M/s\", \"1GiB/s\"]\nper = \"source\"\nban = \"1s\"\n",
+    );
+    let learning = options(64)
+        .learning
+        .map(|learning| GuardLearning { rate: Some(GuardRate { rate: 1, burst: 9 }), ..learning });
+    for drop_fragments in [false, true] {
+        let options = GuardOptions {
+            classifier: rules.classifier.clone(),
+            learning,
+            syn: GuardSyn { ports: vec![443], check_acks: true },
+            allow: list(&["203.0.113.0/24", "2001:db8:1::/48"]),
+            block: list(&["10.1.2.0/25", "10.1.3.1/32", "2001:db8:2::/48"]),
+            drop_fragments,
+            ..always(&[1, 2])
+        };
+        let Some(guard) = load(options) else { return };
+        assert_eq!(comes_back(&guard, CLIENTS[0], 1), GuardReason::PassLimit);
+        assert_eq!(guard.learning_count().unwrap().added, 1);
+    }
 }
 
 #[test]
@@ -116,8 +145,8 @@ fn tables_of_learned_sources_are_as_a_model_has_them() {
                 // Two hosts of each network.
                 let (client, network) = match ipv6 {
                     true => (
-                        format!("[2001:db8:0:{}::{host}]:50000", host / 2),
-                        format!("2001:db8:0:{}::/64", host / 2),
+                        format!("[2001:db8:7:{}::{host}]:50000", host / 2),
+                        format!("2001:db8:7:{}::/64", host / 2),
                     ),
                     false => {
                         (format!("198.51.{}.{host}:50000", host / 2), format!("198.51.{}.0/24", host / 2))
