@@ -57,7 +57,7 @@ mod tests {
             ("192.0.2.1\nhost\n", "line 2: `host` is not an address"),
             ("224.0.0.1", "line 1: 224.0.0.1 is not the address of a host"),
             ("::", "is not the address of a host"),
-            (&format!("{many}192.0.2.2"), "line 65537: at most 65536"),
+            (format!("{many}192.0.2.2").as_str(), "line 65537: at most 65536"),
         ] {
             assert!(parse(text).unwrap_err().contains(part), "{part}");
         }

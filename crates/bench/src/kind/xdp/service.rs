@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn connection_ids_name_the_last_node() {
-        assert_eq!(payload(&case(1, 1, "none")).unwrap(), []);
+        assert!(payload(&case(1, 1, "none")).unwrap().is_empty());
         let clear = payload(&case(1, 200, "clear")).unwrap();
         assert_eq!((clear.len(), &clear[..5]), (18, &[0x40, 0, 0xed, 0x79, 199][..]));
         let hidden = payload(&case(1, 200, "encrypted")).unwrap();
