@@ -34,7 +34,6 @@ const volatile bool has_block4 = false;
 const volatile bool has_block6 = false;
 const volatile bool has_bans = false;
 const volatile bool has_quic = false;
-const volatile bool has_learning = false;
 /* Of a source that was learned, in 1/1024 ns; a cost of 0 is no limit. */
 const volatile __u64 learned_cost = 0;
 const volatile __u64 learned_burst = 0;

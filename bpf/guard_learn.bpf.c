@@ -52,6 +52,7 @@ SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(guard_learn, const struct sock *sk, const int before, const int state)
 {
 	struct guard_address source = {};
+	struct guard_learned fresh = {};
 	unsigned short family;
 	__be32 words[4];
 	bool ipv4;
@@ -75,7 +76,7 @@ int BPF_PROG(guard_learn, const struct sock *sk, const int before, const int sta
 	if (ipv4 ? !words[3] || bpf_ntohl(words[3]) >> 24 == 127 : !words[0] && !words[1] && !words[2])
 		return 0;
 	__builtin_memcpy(source.address, words, sizeof(words));
-	learn(&source, ipv4);
+	learn(&source, ipv4, &fresh);
 	return 0;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Sources that are known from before an attack. A source is noted when it proves that its address is its own, which no
- * packet of a forged source does; it is preferred when it has done so again some time later.
+ * packet of a forged source does; it is preferred when it has done so again some time later. Proofs are TCP connections that
+ * this host has established (guard_learn.bpf.c), and Retry tokens that came back (guard_retry.h).
  */
 #ifndef EXPRESSWAY_GUARD_LEARN_H
 #define EXPRESSWAY_GUARD_LEARN_H
@@ -68,11 +69,11 @@ static __always_inline bool is_attacked(void)
 	return attack && *attack;
 }
 
-/* A source has proved that its address is its own. */
-static __always_inline void learn(struct guard_address *source, bool ipv4)
+/* A source has proved that its address is its own. `fresh` is room for an entry, of a caller who has some. */
+static __always_inline void learn(struct guard_address *source, bool ipv4, struct guard_learned *fresh)
 {
-	struct guard_learned fresh = {}, *learned;
 	struct guard_learning *learning;
+	struct guard_learned *learned;
 	__u32 zero = 0;
 
 	mask_address(source->address, ipv4 ? 96 + learn_prefix4 : learn_prefix6);
@@ -80,16 +81,17 @@ static __always_inline void learn(struct guard_address *source, bool ipv4)
 	if (!learning)
 		return;
 	learning->proofs++;
-	fresh.first = fresh.last = bpf_ktime_get_ns();
+	fresh->first = fresh->last = bpf_ktime_get_ns();
+	fresh->when = 0;
 	learned = bpf_map_lookup_elem(&learned_map, source);
 	if (learned) {
 		/* One that was forgotten begins anew, though it is still there. */
-		if ((__s64)(fresh.last - learned->last) > (__s64)learn_expiry)
-			learned->first = fresh.first;
-		learned->last = fresh.last;
+		if ((__s64)(fresh->last - learned->last) > (__s64)learn_expiry)
+			learned->first = fresh->first;
+		learned->last = fresh->last;
 	} else if (is_attacked()) {
 		learning->late++;
-	} else if (bpf_map_update_elem(&learned_map, source, &fresh, BPF_NOEXIST)) {
+	} else if (bpf_map_update_elem(&learned_map, source, fresh, BPF_NOEXIST)) {
 		learning->full++;
 	} else {
 		learning->added++;

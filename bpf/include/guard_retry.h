@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Retry (RFC 9000, section 8.1.2) in the place of the servers: an Initial without a token is answered by a Retry packet, and
- * who comes back with its token has shown that it receives what is sent to its address.
+ * who comes back with its token has shown that it receives what is sent to its address, and is learned.
  *
  * A token has 34 bytes, and is good for one address, port and attempt, for a few seconds; servers with the key take it and
  * make such tokens too (crates/gateway/src/quic/token.rs):
@@ -22,10 +22,12 @@
 
 #include "guard_answer.h"
 #include "guard_bucket.h"
+#include "guard_learn.h"
 #include "guard_quic.h"
 
 /* Set before load. */
 const volatile bool has_retry = false;
+const volatile bool has_learning = false;
 /* Initials without a token that pass, in 1/1024 ns; a cost of 0: none. */
 const volatile __u64 retry_cost = 0;
 const volatile __u64 retry_burst = 0;
@@ -281,6 +283,22 @@ static __always_inline enum guard_reason parse_initial(struct xdp_md *ctx, __u32
 	return 0;
 }
 
+/* Takes a valid token for what it is: a proof of the client's address. What it needs is in the scratch, because the stack is full. */
+static __always_inline void take_token(const struct guard_packet *packet, struct guard_scratch *scratch)
+{
+	struct guard_address *source = (void *)scratch->hash.bytes;
+	struct guard_quic_count *count;
+	__u32 zero = 0;
+
+	count = bpf_map_lookup_elem(&quic_stats_map, &zero);
+	if (count)
+		count->tokens++;
+	if (!has_learning)
+		return;
+	__builtin_memcpy(source->address, packet->source, sizeof(source->address));
+	learn(source, packet->ipv4, (void *)scratch->text.words);
+}
+
 /*
  * For an Initial packet with nothing wrong. 0: it passes on. One with the ID of a server belongs to a connection that is there, or
  * the server asks for a token itself. Tokens of other forms are as none (RFC 9000, section 8.1.3).
@@ -290,7 +308,6 @@ static __always_inline enum guard_reason challenge(struct xdp_md *ctx, const str
 {
 	struct quic_initial initial;
 	struct guard_scratch *scratch;
-	struct guard_quic_count *count;
 	enum guard_reason reason;
 	__u32 zero = 0;
 
@@ -306,9 +323,7 @@ static __always_inline enum guard_reason challenge(struct xdp_md *ctx, const str
 		if (scratch->text.bytes[0] == TOKEN_FORMAT) {
 			if (!is_valid_token(ctx, packet, scratch, &initial))
 				return GUARD_DROP_QUIC_TOKEN;
-			count = bpf_map_lookup_elem(&quic_stats_map, &zero);
-			if (count)
-				count->tokens++;
+			take_token(packet, scratch);
 			return 0;
 		}
 	}

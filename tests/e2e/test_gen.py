@@ -166,6 +166,23 @@ def test_live_frames_need_no_route(make_lab, sniff) -> None:
     assert {one.destination[0] for one in found} == {"10.99.0.1"}
 
 
+def test_live_frames_go_from_listed_addresses_to_listed_ones(make_lab, sniff, tmp_path: Path) -> None:
+    lab = make_lab()
+    sniffer = sniff(lab)
+    sources, destinations = [f"10.7.{net}.9" for net in range(9)], [f"10.99.{net}.1" for net in range(4)]
+    for name, addresses in (("from", sources), ("to", destinations)):
+        (tmp_path / name).write_text("\n".join(addresses) + "\n")
+    words = ["--io", "live", "--interface", links.CLIENT, "--to-mac", "02:00:00:00:00:77", "--source", "10.0.0.1"]
+    words += ["--source-file", str(tmp_path / "from"), "--to-file", str(tmp_path / "to"), "--flows", "40"]
+    check_report(gen(lab, *words, "--rate", "5k", "--count", "400"), 400)
+    found = sniffer.stop(400)
+    check_sequences(found, 40)
+    assert {one.source[0] for one in found} == {"10.0.0.1", *sources}
+    # Four take turns with ten.
+    assert len({(one.source[0], one.destination[0]) for one in found}) == 20
+    assert {one.destination for one in found} == {(address, PORT) for address in destinations}
+
+
 @pytest.mark.parametrize("io", ["udp", "copy", "live"])
 @pytest.mark.parametrize("group", ["239.1.2.3", "ff15::1:2"])
 def test_multicast_leaves_by_its_interface_with_its_ttl(make_lab, sniff, io: str, group: str) -> None:
@@ -319,6 +336,9 @@ REFUSALS = {
     "a foreign address": (["--rate", "1k", "--source", "198.18.0.99"], None, 1, ("198.18.0.99", "bind")),
     "too many flows": (["--rate", "1k", "--flows", "1025"], None, 2, ("--flows 1025", "1024", "--io live")),
     "a range of addresses": (["--rate", "1k", "--source", "10.0.0.0/24"], None, 2, ("256 addresses", "--io live")),
+    "listed addresses and sockets": (["--rate", "1k", "--source-file", "/x"], None, 2, ("--source-file needs --io live",)),
+    "no list": (["--rate", "1k", "--io", "live", "--source-file", "/nonexistent"], None, 2, ("--source-file /nonexistent", "No such file")),
+    "destinations by a route": (["--rate", "1k", "--io", "live", "--to-file", "/x"], None, 2, ("--to-file needs --to-mac",)),
     "ports that end": (["--rate", "1k", "--flows", "9", "--source-port", "65530"], None, 2, ("source ports", "from 65530")),
     "round trips of live frames": (["--rate", "1k", "--io", "live", "--round-trip"], None, 2, ("--round-trip", "live")),
     "no interface": (["--rate", "1k", "--io", "live", "--interface", "eth9"], None, 1, ("interface eth9", "no such")),

@@ -88,6 +88,32 @@ def test_every_client_takes_the_retry_of_a_filter(
     assert [seen["drop", f"quic_{reason}"] for reason in ("connection", "token", "challenge", "initial")] == [0] * 4
 
 
+def test_a_client_that_takes_a_retry_is_learned(
+    make_bed, make_keyed, make_guard, certificates: Path, keys: Path, tmp_path: Path
+) -> None:
+    lab = make_bed()
+    server = make_keyed(lab)
+    learn = f'[learn]\nfile = "{tmp_path}/learned"\nafter = "1s"\nattack = "off"\n'
+    guard = make_guard(lab, quic(keys, f'retry = "always"\n{learn}'))
+    # Who does not come back, or with a token of its own making, has proven nothing.
+    send(lab, [b"\xc3\0\0\0\1\x08" + bytes(8) + b"\0" + token + bytes(1190) for token in (b"\0", b"\x22\xe2" + bytes(33))] * 20)
+    guard.wait_status(lambda _: counts(guard)["drop", "quic_token"] >= 20)
+    assert guard.status()["learn"]["proofs"] == 0
+
+    def comes_again(status: dict) -> bool:
+        (answer,) = clients.fetch(lab, "quicgo", address(lab.server["ipv4"]), certificates, ["/small.txt"])
+        assert answer.status == 200
+        return status["learn"]["learned"] == 1
+
+    guard.wait_status(comes_again)
+    status = guard.status()
+    assert status["learn"]["proofs"] >= 2 and status["learn"]["proofs"] == status["tokens"]
+    assert status["learn"]["added"] == 1
+    guard.stop()
+    assert f"\n{lab.client['ipv4']}/32 # " in (tmp_path / "learned").read_text()
+    server.wait_for("the connections", lambda m: m.sum("connections_accepted_total") >= 2)
+
+
 def send(lab: Lab, payloads: list[bytes]) -> None:
     """Datagrams to the server's port."""
     with udp_socket(lab.client_namespace, socket.AF_INET) as sender:

@@ -1,13 +1,16 @@
-"""Services with what their units leave them (`packaging/systemd`): the agent, guard and gateway work with those capabilities."""
+"""Services with what their units leave them (`packaging/systemd`): the agent, those with an XDP program of their own, and the gateway
+work with those capabilities."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
-from harness import clients, links
+from harness import balance, clients, links, router
 from harness.agent import NOBODY, UNPRIVILEGED, status
 from harness.guard import Guard
-from harness.paths import CLIP, PORT, ROOT
+from harness.namespace import udp_socket
+from harness.paths import CLIP, LIMIT, PORT, ROOT
 from harness.server import address
 
 # Of a systemd unit that names no user, as `CapabilityBoundingSet` and `NoNewPrivileges` make it.
@@ -63,3 +66,45 @@ def test_a_guard_needs_no_more(make_lab, tmp_path: Path) -> None:
         assert guard.ask("/healthz") == (200, "ok\n")
     finally:
         guard.stop()
+
+
+def test_a_balancer_needs_no_more(network: balance.Network, tmp_path: Path) -> None:
+    """Nor does a check of its nodes."""
+    check = '[service.check]\nkind = "tcp"\ninterval = "50ms"\n'
+    text = balance.services(["n1", "n2"], check)
+    balancer = balance.Balancer(network, tmp_path / "balance", text, prefix=as_unit("expressway-balance"))
+    try:
+        balancer.wait_ready()
+        assert status(balancer.process.pid)["CapEff"] == mask("expressway-balance")
+        assert balance.Client(network).ask() in ("n1", "n2")
+        balancer.reload(balance.services(["n2"], check))
+        assert balance.Client(network).ask() == "n2"
+        assert balancer.nodes()[network.address("n2")]["problem"] is None
+    finally:
+        balancer.stop()
+
+
+def test_a_router_needs_no_more(tmp_path: Path) -> None:
+    """Nor does a feed that it copies."""
+    made = router.Network()
+    try:
+        text = 'interfaces = ["e1", "e2"]\n[[replicate]]\nlisten = "239.1.1.1:5000"\nto = [{ address = "10.2.0.2:6000" }]\n'
+        forward = router.Forward(made, tmp_path / "forward", text, prefix=as_unit("expressway-forward")).wait_ready()
+        try:
+            assert status(forward.process.pid)["CapEff"] == mask("expressway-forward")
+            bound = {port: udp_socket(made.hosts[2], socket.AF_INET) for port in (5000, 6000)}
+            for port, one in bound.items():
+                one.bind(("10.2.0.2", port))
+                one.settimeout(LIMIT)
+            assert "1 received" in made.ping(1, "10.2.0.2")
+            sender = udp_socket(made.hosts[1], socket.AF_INET, "eth0")
+            balance.wait_until(
+                lambda: all(one["problem"] is None for one in forward.statistics()["feeds"][0]["receivers"]), "never resolved")
+            for group, port in (("239.1.1.1", 6000), ("10.2.0.2", 5000)):
+                sender.sendto(b"one", (group, 5000))
+                assert bound[port].recv(100) == b"one"
+            assert forward.forwarded() >= 1
+        finally:
+            forward.stop()
+    finally:
+        made.down()

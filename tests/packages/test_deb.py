@@ -147,7 +147,7 @@ def test_it_is_installed_used_upgraded_removed_and_purged(machine: Machine, debs
     machine.sh(
         "expressway cert --host localhost --out /tmp/c && cp /tmp/c/cert.pem /tmp/c/key.pem /etc/expressway; mkdir -p /var/www/html;"
         "expressway serve --config /etc/expressway/serve.toml --check; expressway agent --config /etc/expressway/agent.toml --check;"
-        "expressway guard --config /etc/expressway/guard.toml --check; expressway relay --config /etc/expressway/relay.toml --check"
+        "for each in guard relay balance forward; do expressway $each --config /etc/expressway/$each.toml --check; done"
     )
     # An upgrade keeps what was changed, and replaces the rest.
     machine.sh("echo '# mine' >>/etc/expressway/agent.toml; rm /etc/expressway/fanout.env; touch /etc/expressway/own.toml")

@@ -7,14 +7,20 @@ import pytest
 from conftest import PACKAGING, need, run
 
 UNITS = sorted((PACKAGING / "systemd").glob("*.service"))
-# Tenths of `systemd-analyze security`, of 10: the agent and the guard run as root with a few capabilities.
-EXPOSURE = {"expressway-agent": 27, "expressway-guard": 25, "expressway": 22, "expressway-fanout": 22, "expressway-relay": 20}
+# Tenths of `systemd-analyze security`, of 10: those that load XDP programs run as root with a few capabilities.
+EXPOSURE = {
+    "expressway-agent": 27, "expressway-guard": 25, "expressway-balance": 25, "expressway-forward": 25,
+    "expressway": 22, "expressway-fanout": 22, "expressway-relay": 20,
+}
+XDP = {"CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"}
 # What each may have.
 CAPABILITIES = {
     "expressway-agent": {
         "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE", "CAP_BPF", "CAP_PERFMON", "CAP_IPC_LOCK"
     },
-    "expressway-guard": {"CAP_NET_ADMIN", "CAP_BPF", "CAP_PERFMON"},
+    "expressway-guard": XDP,
+    "expressway-balance": XDP,
+    "expressway-forward": XDP,
     "expressway": {"CAP_NET_BIND_SERVICE"},
     "expressway-fanout": {"CAP_NET_BIND_SERVICE"},
     "expressway-relay": set(),

@@ -315,6 +315,8 @@ pub(crate) struct TestRunInput<'a> {
     pub(crate) ifindex: u32,
     /// Bytes that the program may put in front.
     pub(crate) room: u32,
+    /// Bytes of metadata in front of the frame, which take the place that there is for headers. Not in what comes back.
+    pub(crate) metadata: u32,
     /// Times to run.
     pub(crate) repeat: u32,
 }
@@ -326,20 +328,27 @@ pub(crate) struct TestRunOutput {
     pub(crate) nanoseconds: u32,
 }
 
+/// The most metadata: a test run has 256 bytes in front of a frame (`XDP_PACKET_HEADROOM`), 40 of which `struct xdp_frame` takes, so
+/// no program can put a header in front then (`bpf_xdp_adjust_head` in net/core/filter.c).
+pub(crate) const ALL_ROOM: u32 = 216;
+
 /// BPF_PROG_TEST_RUN of an XDP program.
 pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io::Result<TestRunOutput> {
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let length = u32::try_from(input.frame.len()).map_err(invalid)?;
+    let metadata = input.metadata;
+    let data = [&vec![0; metadata as usize], input.frame].concat();
+    let length = u32::try_from(data.len()).map_err(invalid)?;
     let repeat = i32::try_from(input.repeat).map_err(invalid)?;
-    let mut out = vec![0; input.frame.len() + input.room as usize];
-    let context = (input.linear.is_some() || input.ifindex != 0).then(|| ffi::xdp_md {
-        data_end: input.linear.unwrap_or(length),
+    let mut out = vec![0; data.len() + input.room as usize];
+    let context = (input.linear.is_some() || input.ifindex != 0 || metadata != 0).then(|| ffi::xdp_md {
+        data: metadata,
+        data_end: input.linear.map_or(length, |linear| metadata + linear),
         ingress_ifindex: input.ifindex,
         ..Default::default()
     });
     let mut options = ffi::bpf_test_run_opts {
         sz: size_of::<ffi::bpf_test_run_opts>() as ffi::size_t,
-        data_in: input.frame.as_ptr().cast(),
+        data_in: data.as_ptr().cast(),
         data_size_in: length,
         data_out: out.as_mut_ptr().cast(),
         data_size_out: length + input.room,
@@ -350,10 +359,11 @@ pub(crate) fn test_run(program: BorrowedFd<'_>, input: &TestRunInput<'_>) -> io:
         options.ctx_in = (&raw const *context).cast();
         options.ctx_size_in = size_of::<ffi::xdp_md>() as u32;
     }
-    // SAFETY: the pointers in `options` come from `input.frame`, `out` and `context`, which outlive the
+    // SAFETY: the pointers in `options` come from `data`, `out` and `context`, which outlive the
     // call, with their lengths beside them; the kernel writes to `out` and `options` only.
     result(unsafe { ffi::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })?;
     out.truncate(options.data_size_out as usize);
+    out.drain(..out.len().min(metadata as usize));
     Ok(TestRunOutput { verdict: options.retval, frame: out, nanoseconds: options.duration })
 }
 

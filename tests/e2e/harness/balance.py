@@ -216,13 +216,13 @@ class Client:
 class Balancer(Daemon):
     """A running `expressway balance`."""
 
-    def __init__(self, network: Network, folder: Path, text: str, *words: str) -> None:
+    def __init__(self, network: Network, folder: Path, text: str, *words: str, prefix: tuple[str, ...] = ()) -> None:
         folder.mkdir(exist_ok=True)
         self.network = network
         self.config = folder / "balance.toml"
         self.config.write_text(text)
         self.log_file = folder / "balance.log"
-        command = ["ip", "netns", "exec", network.namespace("lb"), BINARY, "balance", "--config", self.config, *words]
+        command = ["ip", "netns", "exec", network.namespace("lb"), *prefix, BINARY, "balance", "--config", self.config, *words]
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout

@@ -87,13 +87,13 @@ class Network:
 class Forward(Daemon):
     """A running `expressway forward` in the router."""
 
-    def __init__(self, network: Network, folder: Path, text: str, *words: str) -> None:
+    def __init__(self, network: Network, folder: Path, text: str, *words: str, prefix: tuple[str, ...] = ()) -> None:
         self.network = network
         folder.mkdir(exist_ok=True)
         self.file = folder / "forward.toml"
         self.file.write_text(text)
         self.log_file = folder / "forward.log"
-        command = ["ip", "netns", "exec", network.router, str(BINARY), "forward", "--config", str(self.file), "--json", *words]
+        command = ["ip", "netns", "exec", network.router, *prefix, str(BINARY), "forward", "--config", str(self.file), "--json", *words]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         self.devices = text.split("]")[0].count('"') // 2

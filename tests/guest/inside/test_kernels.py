@@ -114,6 +114,101 @@ def test_guard_limits(ended, tmp_path: Path) -> Given:
     return Given(looked)
 
 
+# All parts of the program at once: what is not used is not in it, and no verifier sees it.
+EVERYTHING = """interfaces = ["server0"]
+mode = "{mode}"
+allow = ["203.0.113.0/24", "2001:db8:1::/48"]
+block = ["198.51.100.0/24", "198.51.101.7/32", "198.51.102.128/25", "2001:db8:2::/48"]
+fragments = "drop"
+drop_amplification = true
+[quic]
+ports = [443]
+keys = "{folder}/guard.keys"
+retry = "always"
+unknown_ids = "drop"
+[tcp]
+ports = [443]
+syn_cookies = "always"
+[learn]
+file = "{folder}/learned"
+after = "1s"
+attack = "off"
+[capture]
+file = "{folder}/dropped.pcapng"
+one_in = 1
+rate = 1000
+[[rule]]
+name = "every-field"
+source = ["192.0.2.0/24", "2001:db8:3::/48"]
+destination = ["192.0.2.0/24", "2001:db8:3::/48"]
+protocol = "udp"
+source_port = 1000
+destination_port = "2000-3000"
+length = "100-200"
+action = "drop"
+[[rule]]
+name = "flags"
+protocol = "tcp"
+tcp_flags = "syn,!ack"
+limit = ["1k/s", "1MiB/s"]
+per = "source"
+ban = "1s"
+[[rule]]
+name = "payload"
+protocol = "udp"
+payload = "offset 2: 17 00 03 2a"
+action = "drop"
+"""
+
+
+@pytest.mark.parametrize("mode", ["native", "generic"])
+@row("guard: Retry, connection IDs, SYN cookies, payloads, samples and learning at once", XDP, ("guard", "--config", GUARD), NEEDS_XDP)
+def test_guard_with_everything(ended, tmp_path: Path, mode: str) -> Given:
+    with lab() as made:
+        made.run("server", "sysctl", "-qw", "net.ipv4.tcp_syncookies=2")
+        # A veth takes no answers of the other end's program without one of its own.
+        near = ended(Program(made.inside("client"), tmp_path / "near", "drop", "-i", "client0", "--action", "pass"))
+        (tmp_path / "guard.keys").write_text("5a" * 32 + "\n")
+        (tmp_path / "guard.keys").chmod(0o600)
+        file = tmp_path / "guard.toml"
+        file.write_text(EVERYTHING.format(mode=mode, folder=tmp_path) + '[admin]\nlisten = "127.0.0.1:9190"\n')
+        guard = ended(Program(made.inside("server"), tmp_path / "guard", "guard", "--config", file))
+        assert guard.first == f"ready interface=server0 mode={mode}\n"
+        host = made.server["ipv4"]
+
+        def listen() -> tuple[socket.socket, socket.socket]:
+            bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            bound.bind((host, 7000))
+            bound.settimeout(LIMIT)
+            return bound, socket.create_server((host, 443))
+
+        bound, listener = run_inside(made.server_namespace, listen)
+        with bound, listener, udp_socket(made.client_namespace, socket.AF_INET) as sender:
+            sender.sendto(b"xx\x17\0\3\x2a", (host, 7000))
+            sender.sendto(b"passes", (host, 7000))
+            assert bound.recv(100) == b"passes", "the payload's rule drops the other"
+            sender.settimeout(LIMIT)
+            sender.sendto(b"\xc3\0\0\0\1\x08" + bytes(8) + b"\0\0" + bytes(1190), (host, 443))
+            assert sender.recv(200)[0] & 0xF0 == 0xF0, "a Retry packet"
+            sender.sendto(b"\x41" + bytes(40), (host, 443))
+            run_inside(made.client_namespace, lambda: socket.create_connection((host, 443), LIMIT)).close()
+            assert listener.accept()[1][0] == made.client["ipv4"]
+
+        def status() -> dict:
+            return json.loads(made.run("server", "curl", "-s", "--max-time", str(LIMIT), "http://127.0.0.1:9190/io"))
+
+        def counted() -> bool:
+            seen = {(one["verdict"], one["reason"]): one["packets"] for one in status()["reasons"]}
+            wanted = [("answer", "retry"), ("answer", "syn_cookie"), ("drop", "quic_connection"), ("drop", "rule")]
+            return all(seen[each] >= 1 for each in wanted) and status()["learn"]["proofs"] >= 1 and status()["capture"]["written"] >= 2
+
+        wait_until(counted, f"a part did nothing: {status()}")
+        looked = guard.instructions()
+        guard.stop()
+        near.stop()
+    return Given(looked)
+
+
 @row("forward: routes", XDP, ("forward", "--config", FORWARD), NEEDS_XDP)
 def test_forward(ended, tmp_path: Path) -> Given:
     network = router.Network()
@@ -184,6 +279,58 @@ def test_balance(ended, tmp_path: Path) -> Given:
         client = balance.Client(network)
         assert client.ask() == "n1"
         client.close()
+        looked = Program.instructions(balancer)  # type: ignore[arg-type]
+        balancer.stop()
+    finally:
+        network.down()
+    return Given(looked)
+
+
+# Appendix B.2 of draft-ietf-quic-load-balancers-21: a server ID of 8 bytes and a nonce as long, as one block.
+KEY, SERVER_ID, ENCRYPTED = "8f95f09245765f80256934e50c66207f", "ed793a51d49b8f5f", "4dd2d05a7b0de9b2b9907afb5ecf8cc3"
+
+
+@row("balance: encrypted QUIC-LB connection IDs by IPIP and GUE", XDP, ("balance", "--config", BALANCE), NEEDS_XDP)
+def test_balance_by_id(ended, tmp_path: Path) -> Given:
+    network = balance.Network(0, nodes=1)
+    try:
+        key = tmp_path / "quic-lb.key"
+        key.write_text(KEY + "\n")
+        key.chmod(0o600)
+
+        def text(method: str) -> str:
+            return (f'{balance.ADMIN}[[service]]\nname = "udp"\nprotocol = "udp"\nlisten = "{balance.VIP}:{balance.PORT}"\n'
+                    f'route = "quic-lb"\n[[service.quic_lb]]\nconfig = 0\nkey_file = "{key}"\nnonce = 8\n[[service.node]]\n'
+                    f'address = "{network.address("n1")}"\nmethod = "{method}"\nserver_id = "{SERVER_ID}"\n')
+
+        def sniffer() -> socket.socket:
+            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+            made.bind((balance.INTERFACE, 0))
+            made.settimeout(0.5)
+            return made
+
+        balancer = ended(balance.Balancer(network, tmp_path / "balance", text("ipip")))
+        assert balancer.ready == f"ready interface={balance.INTERFACE} mode=native\n", balancer.log()
+        sniffed = run_inside(network.namespace("n1"), sniffer)
+        sender = udp_socket(network.namespace("client"), socket.AF_INET)
+        payload = b"\x40\x10" + bytes.fromhex(ENCRYPTED) + b"to the node" + bytes(10)
+
+        def arrives(protocol: int, behind: int) -> bool:
+            # The outer IP header, what is behind it, and the whole inner packet.
+            sender.sendto(payload, (balance.VIP, balance.PORT))
+            try:
+                frame = sniffed.recv(2000)
+            except TimeoutError:
+                return False
+            inner = frame[14 + 20 + behind:]
+            return frame[23] == protocol and inner[:1] == b"\x45" and inner[28:28 + len(payload)] == payload
+
+        with sniffed, sender:
+            wait_until(lambda: arrives(4, 0), "nothing comes by IP in IP")
+            balancer.reload(text("gue"))
+            wait_until(lambda: arrives(17, 8), "nothing comes by GUE")
+        (node,) = balancer.nodes().values()
+        assert 0 < node["packets_by_id"] == node["packets"], node
         looked = Program.instructions(balancer)  # type: ignore[arg-type]
         balancer.stop()
     finally:
@@ -321,6 +468,32 @@ def test_dump(ended, tmp_path: Path) -> Given:
         filtering.stop()
     notes = [line.removeprefix("expressway: ") for line in dump.log().splitlines() if line.startswith("expressway: ")]
     return Given(says="; ".join(notes))
+
+
+@row("dump: both points of XDP programs, drops with their reasons, and a filter", XDP,
+     ("dump", "-i", "server0", "--point", "both", "--drops", "-c", "1"), NEEDS_XDP)  # fmt: skip
+def test_dump_with_everything(ended, tmp_path: Path) -> Given:
+    with lab() as made:
+        filtering = ended(Program(made.inside("server"), tmp_path / "drop", "drop", "-i", "server0", "--action", "count"))
+        words = ("-i", "server0", "--point", "both", "--drops", "--json")
+        dump = ended(Dump(made, tmp_path / "dump", "server", *words, f"udp dst port {PORT} and ip[8] > 1"))
+        sender = udp_socket(made.client_namespace, socket.AF_INET)
+
+        def shown() -> bool:
+            # Nobody listens there.
+            sender.sendto(b"x", (made.server["ipv4"], PORT))
+            assert answers(made), "what the filter leaves out"
+            text = "".join(dump.lines())
+            assert "ICMP echo" not in text, text
+            return all(part in text for part in ('"point":"xdp_entry"', '"point":"xdp_exit"', '"verdict":"pass"', '"dropped":"'))
+
+        wait_until(shown, f"not all of it is shown: {dump.log()}\n{dump.lines()}")
+        sender.close()
+        looked = Program.instructions(dump)  # type: ignore[arg-type]
+        dump.stop()
+        filtering.stop()
+    notes = [line.removeprefix("expressway: ") for line in dump.log().splitlines() if line.startswith("expressway: ")]
+    return Given(looked, "; ".join(notes))
 
 
 @row("top: flows", XDP, ("top", "-i", "server0", "--once", "--json"), NEEDS_XDP)

@@ -50,6 +50,12 @@ pub(crate) struct Udp {
     /// Source address; may be repeated, and with --io live be ADDRESS/PREFIX [default: that of the route]
     #[arg(long, value_name = "ADDR")]
     pub(crate) source: Vec<Sources>,
+    /// With --io live: more source addresses, one a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) source_file: Option<PathBuf>,
+    /// With --to-mac: destination addresses in place of that of --to, one a line, over which flows rotate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to_file: Option<PathBuf>,
     /// Source port of the first flow; further flows use the following ports
     #[arg(long, value_name = "PORT", default_value_t = 50_000)]
     pub(crate) source_port: u16,

@@ -9,7 +9,7 @@ use expressway_wire::{ChecksumMode, UdpHeaders, UdpTemplate};
 use expressway_xbpf::LiveFrames;
 
 /// Flows whose headers are kept ready, 100 bytes each. Others are compiled anew.
-const TEMPLATES: usize = 4096;
+const TEMPLATES: u32 = 65_536;
 
 /// Sends frames out of one interface.
 pub(super) struct LiveOutput {
@@ -33,9 +33,9 @@ fn headers(path: &Path, ttl: u8, flow: &Flow) -> UdpHeaders {
 }
 
 impl LiveOutput {
-    /// Sends `frames` along `path`.
-    pub(super) fn new(frames: LiveFrames, path: Path, ttl: u8, interface: &str) -> Self {
-        let templates = vec![None; TEMPLATES].into();
+    /// Sends `frames` of so many flows along `path`.
+    pub(super) fn new(frames: LiveFrames, path: Path, ttl: u8, flows: u32, interface: &str) -> Self {
+        let templates = vec![None; flows.clamp(1, TEMPLATES) as usize].into();
         Self { frames, path, ttl, templates, interface: interface.to_owned(), bytes: 0 }
     }
 }
@@ -45,7 +45,8 @@ impl Output for LiveOutput {
         let other = |error: &dyn std::fmt::Display| OutputError::Other(error.to_string());
         let mut taken = 0;
         for due in datagrams.dues() {
-            let slot = &mut self.templates[due.flow as usize % TEMPLATES];
+            let place = due.flow as usize % self.templates.len();
+            let slot = &mut self.templates[place];
             let template = match slot {
                 Some((flow, template)) if *flow == due.flow => &*template,
                 _ => {

@@ -1,5 +1,6 @@
 //! `expressway gen`: datagrams on a schedule.
 
+mod addresses;
 mod live;
 mod report;
 mod route;
@@ -134,6 +135,14 @@ fn check(arguments: &Udp) -> Result<(), String> {
             range.count
         ));
     }
+    if !live && arguments.source_file.is_some() {
+        return Err("--source-file needs --io live; sockets send only from addresses of this machine".into());
+    }
+    if arguments.to_file.is_some() && (arguments.to_mac.is_none() || multicast) {
+        return Err(
+            "--to-file needs --to-mac, and --to to be no multicast group: frames have one next hop".into()
+        );
+    }
     if !live && arguments.to_mac.is_some() {
         return Err("--to-mac needs --io live".into());
     }
@@ -179,6 +188,8 @@ fn largest(arguments: &Udp, route: &Route) -> Result<usize, Failure> {
 
 fn flows(arguments: &Udp, route: &Route) -> Result<Flows, Failure> {
     let mut sources: Vec<IpAddr> = arguments.source.iter().flat_map(|sources| sources.addresses()).collect();
+    sources.extend(addresses::read(arguments.source_file.as_deref(), "--source-file")?);
+    let destinations = addresses::read(arguments.to_file.as_deref(), "--to-file")?;
     if sources.is_empty() {
         sources.push(route.source);
     }
@@ -189,6 +200,7 @@ fn flows(arguments: &Udp, route: &Route) -> Result<Flows, Failure> {
         arguments.flows,
         arguments.flow_burst,
     )
+    .and_then(|flows| flows.with_destinations(destinations))
     .map_err(|problem| Failure::usage(format!("--flows: {problem}")))
 }
 
@@ -235,7 +247,7 @@ fn open(
             let ttl = arguments.ttl.unwrap_or(usual);
             let name =
                 mirror.snapshot().link(path.ifindex).map_or_else(String::new, |link| link.name.clone());
-            let output = Box::new(LiveOutput::new(frames, path, ttl, &name));
+            let output = Box::new(LiveOutput::new(frames, path, ttl, flows.count(), &name));
             return Ok(Opened { output, mode: "live".into(), _maintainer: None });
         }
     };

@@ -8,12 +8,15 @@ use expressway_netio::Flow;
 ///
 /// Flow *n* leaves from source address *n* modulo their number, goes to destination port *n* modulo theirs, and has as
 /// source port the first one plus *n* divided by the number of source addresses. So no two flows have the same source.
+/// With [`Flows::with_destinations`] it goes to destination address *n* modulo their number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flows {
     sources: Vec<IpAddr>,
     first_port: u16,
     to: SocketAddr,
     to_ports: u16,
+    /// In place of the address of `to`; may be empty.
+    destinations: Vec<IpAddr>,
     count: u32,
     /// Datagrams of a flow in succession.
     run: u32,
@@ -52,7 +55,22 @@ impl Flows {
                 65_536 - u32::from(first_port)
             ));
         }
-        Ok(Self { sources, first_port, to, to_ports, count, run })
+        Ok(Self { sources, first_port, to, to_ports, destinations: Vec::new(), count, run })
+    }
+
+    /// Spreads the flows over `destinations` in place of the one address; over that one again if there are none.
+    ///
+    /// # Errors
+    /// One of the other address family, or a group.
+    pub fn with_destinations(mut self, destinations: Vec<IpAddr>) -> Result<Self, String> {
+        if let Some(other) = destinations.iter().find(|address| address.is_ipv4() != self.to.is_ipv4()) {
+            return Err(format!("destination {other} is not of the address family of {}", self.to));
+        }
+        if let Some(group) = destinations.iter().find(|address| address.is_multicast()) {
+            return Err(format!("destination {group} is a multicast group"));
+        }
+        self.destinations = destinations;
+        Ok(self)
     }
 
     /// How many there are.
@@ -67,6 +85,9 @@ impl Flows {
         let source = self.sources[(number % sources) as usize];
         let port = self.first_port + (number / sources) as u16;
         let mut to = self.to;
+        if !self.destinations.is_empty() {
+            to.set_ip(self.destinations[number as usize % self.destinations.len()]);
+        }
         to.set_port(to.port() + (number % u32::from(self.to_ports)) as u16);
         Flow::new(SocketAddr::new(source, port), to)
     }
@@ -132,6 +153,26 @@ mod tests {
         let places: Vec<_> = (0..12).map(|index| flows.place(index)).collect();
         assert_eq!(places[..4], [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert_eq!(places[10..], [(0, 2), (0, 3)]);
+    }
+
+    #[test]
+    fn destinations_take_turns() {
+        let flows = Flows::new(sources(2), 5000, (to(), 1), 5, 1).unwrap();
+        let spread = flows
+            .clone()
+            .with_destinations(vec![[10, 0, 0, 1].into(), [10, 9, 0, 1].into(), [11, 0, 0, 1].into()])
+            .unwrap();
+        let all: Vec<String> = (0..5).map(|n| spread.flow(n).remote.to_string()).collect();
+        assert_eq!(
+            all,
+            ["10.0.0.1:7000", "10.9.0.1:7000", "11.0.0.1:7000", "10.0.0.1:7000", "10.9.0.1:7000"]
+        );
+        assert_eq!(spread.flow(4).local, flows.flow(4).local, "sources are as before");
+        assert_eq!(spread.with_destinations(Vec::new()).unwrap(), flows);
+        let wrong =
+            |address: &str| flows.clone().with_destinations(vec![address.parse().unwrap()]).unwrap_err();
+        assert!(wrong("2001:db8::1").contains("address family"));
+        assert!(wrong("224.0.0.1").contains("multicast group"));
     }
 
     #[test]

@@ -429,7 +429,7 @@ impl Balance {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BalanceRun, Error> {
-        self.test_run(frame, None, repeat)
+        self.test_run(frame, None, 0, repeat)
     }
 
     /// As [`Balance::prog_test_run`] once, on a multi-buffer frame of which only the first `linear` bytes are in the
@@ -438,13 +438,28 @@ impl Balance {
     /// # Errors
     /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
     pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<BalanceRun, Error> {
-        self.test_run(frame, Some(linear), 1)
+        self.test_run(frame, Some(linear), 0, 1)
     }
 
-    fn test_run(&self, frame: &[u8], linear: Option<u32>, repeat: u32) -> Result<BalanceRun, Error> {
+    /// As [`Balance::prog_test_run`] once, on a frame in front of which there is no room for headers. Linux 6.9, whose metadata
+    /// may be as long as that takes.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`], with EINVAL on older kernels.
+    pub fn prog_test_run_without_room(&self, frame: &[u8]) -> Result<BalanceRun, Error> {
+        self.test_run(frame, None, sys::ALL_ROOM, 1)
+    }
+
+    fn test_run(
+        &self,
+        frame: &[u8],
+        linear: Option<u32>,
+        metadata: u32,
+        repeat: u32,
+    ) -> Result<BalanceRun, Error> {
         /// The program may put two headers of IPv6 and some in front.
         const ROOM: u32 = 128;
-        let input = sys::TestRunInput { frame, linear, ifindex: 0, room: ROOM, repeat };
+        let input = sys::TestRunInput { frame, linear, ifindex: 0, room: ROOM, metadata, repeat };
         let output = sys::test_run(self.program.as_fd(), &input)
             .map_err(|source| Error::TestRun { length: frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());

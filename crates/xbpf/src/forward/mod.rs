@@ -337,15 +337,30 @@ impl Forward {
         linear: Option<u32>,
         repeat: u32,
     ) -> Result<ForwardRun, Error> {
-        /// The tags that the program may add.
-        const ROOM: u32 = 8;
-        let input = sys::TestRunInput { frame, linear, ifindex, room: ROOM, repeat };
-        let output = sys::test_run(self.program.as_fd(), &input)
-            .map_err(|source| Error::TestRun { length: frame.len(), source })?;
+        let input = sys::TestRunInput { frame, linear, ifindex, room: ROOM, metadata: 0, repeat };
+        self.test_run(&input)
+    }
+
+    /// As [`Forward::prog_test_run`] once, on a frame in front of which there is no room for tags. Linux 6.9, whose metadata
+    /// may be as long as that takes.
+    ///
+    /// # Errors
+    /// [`Error::TestRun`], with EINVAL on older kernels.
+    pub fn prog_test_run_without_room(&self, frame: &[u8], ifindex: u32) -> Result<ForwardRun, Error> {
+        let metadata = sys::ALL_ROOM;
+        self.test_run(&sys::TestRunInput { frame, linear: None, ifindex, room: ROOM, metadata, repeat: 1 })
+    }
+
+    fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<ForwardRun, Error> {
+        let output = sys::test_run(self.program.as_fd(), input)
+            .map_err(|source| Error::TestRun { length: input.frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());
         Ok(ForwardRun { action: output.verdict, frame: output.frame, duration })
     }
 }
+
+/// The tags that the program may add to a frame of a test run, in bytes.
+const ROOM: u32 = 8;
 
 /// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -430,6 +430,36 @@ fn changes_take_effect_with_the_next_packet() {
     assert_eq!(run(&router, &frame).0, PassNotForwarded);
 }
 
+/// What only an odd route, interface or driver brings about. `DropRewrite` has no row: the program reads the header that it changes
+/// before and after it moves the frame's beginning, and what had it before has it then; the verifier asks for the second look.
+#[test]
+fn what_the_kernel_cannot_tell_passes() {
+    let Some(router) = Router::new() else { return };
+    let datagram = udp(443, b"some payload that is long enough");
+    // By lightweight tunnels, for which the lookup has no answer. Not every kernel has segment routing.
+    let tunnels = ["-6 route add 2001:db8:5e6::/48", "route add 203.0.115.0/24"]
+        .map(|route| router.try_ip(&format!("{route} encap seg6 mode encap segs 2001:db8:2::2 dev b")));
+    for (made, packet) in tunnels.into_iter().zip([v6("2001:db8:5e6::9"), v4("203.0.115.9")]) {
+        match made {
+            true => check(&router, &[("a tunnel", packet, PassTunnel)]),
+            false => eprintln!("skipped: this kernel has no route with segment routing"),
+        }
+    }
+    // No room for the tag of the VLAN that the packet goes to; one that goes on untagged needs none.
+    let before = router.forward.counts(1).unwrap();
+    let tagged = frame(&[], IPV4, &v4_packet("10.5.0.2", UDP, &datagram));
+    let narrow = |frame: &[u8]| router.inside(|| router.forward.prog_test_run_without_room(frame, router.a));
+    let out = narrow(&tagged).unwrap();
+    assert_eq!((out.action, &out.frame), (2, &tagged));
+    let grown = router.forward.counts(1).unwrap().since(&before);
+    assert_eq!(grown.iter().find(|(_, packets)| *packets > 0).unwrap(), (PassNoRoom, 1));
+    assert_eq!(narrow(&v4("198.51.100.9")).unwrap().action, 4);
+    // The interface is gone since it was configured.
+    router.ip("link delete dev v");
+    let arrived = patched(&frame(&[(C_TAG, 100)], IPV4, &v4_packet("10.2.0.2", UDP, &datagram)), 0, &MAC_V);
+    check(&router, &[("an interface that is gone", arrived, PassLookup)]);
+}
+
 /// The route that the kernel names for a flow, over two next hops: the program must choose the same.
 #[test]
 fn flows_are_spread_as_the_kernel_spreads_them() {

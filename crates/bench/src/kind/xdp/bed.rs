@@ -38,6 +38,7 @@ const BEHIND_NETWORK: &str = "198.18.65.0/24";
 
 /// The frames' source: another host behind the client, so that it is no address of this machine.
 const SOURCE: &str = "198.18.66.1";
+pub(super) const SOURCE_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 66, 1);
 
 /// A hardware address of no interface here: the kernel drops its packets at the start of the IP layer (PACKET_OTHERHOST in
 /// net/ipv4/ip_input.c), and nothing replies.

@@ -26,6 +26,7 @@ mod bed;
 mod latency;
 mod nics;
 mod prog_run;
+mod service;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,11 +61,13 @@ const LOOK: Duration = Duration::from_millis(1);
 
 /// The packet path.
 const WAY: Parameter = Parameter::required("way", Form::Choice(NAMES));
+/// What is measured with nothing at the interface.
+const NO_PROGRAM: &str = "no program";
 /// Of ours: the program.
 const ACTION: Parameter =
     Parameter::new("action", Form::Choice(&["drop", "touch", "count", "pass", "tx"]), text("drop"));
 
-static PARAMETERS: [Parameter; 13] = [
+static PARAMETERS: [Parameter; 17] = [
     WAY,
     ACTION,
     // Where frames end: at the interface or a filter; in the kernel, which finds that they are for another host; back out of
@@ -74,19 +77,23 @@ static PARAMETERS: [Parameter; 13] = [
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
     // Packets a second offered by each generator; by default more than a core can take.
     Parameter::new("rate", Form::Count(1, 100_000_000), Value::Count(20_000_000)),
-    // Flows differ in the source port.
+    // Flows differ in the source port, unless sources or destinations do.
     Parameter::new("flows", Form::Count(1, 15_536), Value::Count(1)),
     // Queues, each with a NAPI thread on its own core.
     Parameter::new("cores", Form::Count(1, 64), Value::Count(1)),
     // One generator on the client's core, or one on each core, whose frames stay on that core.
     Parameter::new("generators", Form::Choice(&["apart", "beside"]), text("apart")),
-    // Of ours: a program that is measured first in the same run and subtracted.
-    Parameter::new("less", Form::Choice(&["nothing", "pass", "count"]), text("nothing")),
+    // Of ours, and of nothing: a program, or none, that is measured first in the same run and subtracted.
+    Parameter::new("less", Form::Choice(&["nothing", NO_PROGRAM, "pass", "count"]), text("nothing")),
     // Repetitions of the XDP program by BPF_PROG_TEST_RUN, before packets are sent.
     Parameter::new("test_runs", Form::Count(0, 1_000_000_000), Value::Count(0)),
     tables::RULES,
     tables::PREFIXES,
     tables::ROUTES,
+    tables::SOURCES,
+    tables::DESTINATIONS,
+    service::SERVICES,
+    service::NODES,
 ];
 
 static METRICS: [Metric; 7] = [
@@ -95,7 +102,7 @@ static METRICS: [Metric; 7] = [
     Metric::new("offered_mpps", "offered", "Mpps", Better::Neither, 3),
     Metric::new("lost_percent", "lost", "%", Better::Neither, 1),
     Metric::new("cpu_percent", "CPU", "%", Better::Lower, 1),
-    Metric::new("added_ns", "over the other program", "ns", Better::Lower, 1),
+    Metric::new("added_ns", "over what is subtracted", "ns", Better::Lower, 1),
     Metric::new("program_ns", "the program alone", "ns", Better::Lower, 0),
 ];
 
@@ -115,8 +122,13 @@ impl Kind for Xdp {
                 "`less` and `test_runs` need a program that receives frames, but `end` is \"sent\"".into()
             );
         }
-        if case.text("less") != "nothing" && case.text("way") != "expressway" {
-            return Err(format!("`less` needs way \"expressway\", not \"{}\"", case.text("way")));
+        match (case.text("less"), case.text("way")) {
+            ("nothing", _) | (_, "expressway") | (NO_PROGRAM, "kernel") => {}
+            (_, way) => return Err(format!("`less` needs way \"expressway\", not \"{way}\"")),
+        }
+        service::check(case)?;
+        if case.count("destinations") > 1 && case.text("end") != "through" {
+            return Err("`destinations` are behind the second link: they need end = \"through\"".into());
         }
         Ok(())
     }
@@ -159,8 +171,8 @@ impl Kind for Xdp {
         let path = PacketPath::named(case.text("way"))?;
         if let Some(nics) = run.nics {
             let hosts = Hosts::make(run, nics)?;
-            return floods(run, &|action| hosts.start(&path, action), &mut |action| {
-                hosts.flood(&path, action)
+            return floods(run, &path, &|action| hosts.start(&path, action), &mut |path, action| {
+                hosts.flood(path, action)
             });
         }
         let end = End::named(case.text("end"));
@@ -170,15 +182,17 @@ impl Kind for Xdp {
             let sent = send(run, &bed, &path)?;
             return Ok(Outcome { values: sent.values(), detail: sent.detail });
         }
-        floods(run, &|action| bed.start(&path, action), &mut |action| flood(run, &bed, &path, action))
+        let start = |action: &str| bed.start(&path, action);
+        floods(run, &path, &start, &mut |path, action| flood(run, &bed, path, action))
     }
 }
 
 /// Measures a path: optionally its program alone and with the program to subtract, then the path itself.
 fn floods(
     run: &Run<'_>,
+    path: &PacketPath,
     start: &dyn Fn(&str) -> Result<Option<Logged>, BenchError>,
-    flood: &mut dyn FnMut(&str) -> Result<Flood, BenchError>,
+    flood: &mut dyn FnMut(&PacketPath, &str) -> Result<Flood, BenchError>,
 ) -> Result<Outcome, BenchError> {
     let case = run.case;
     let program_ns = match case.count("test_runs") {
@@ -194,9 +208,10 @@ fn floods(
     };
     let less = match case.text("less") {
         "nothing" => None,
-        action => Some(flood(action)?),
+        NO_PROGRAM => Some(flood(&PacketPath::named("kernel")?, "")?),
+        action => Some(flood(path, action)?),
     };
-    let flood = flood(case.text("action"))?;
+    let flood = flood(path, case.text("action"))?;
     let mut values = flood.values();
     values.extend(less.as_ref().map(|less| ("added_ns", flood.each() - less.each())));
     values.extend(program_ns.map(|each| ("program_ns", each)));
@@ -370,12 +385,25 @@ fn start_generators(run: &Run<'_>, bed: &VethBed<'_>, path: &PacketPath) -> Resu
         "beside" => SERVER_CORE..SERVER_CORE + case.count("cores") as usize,
         _ => CLIENT_CORE..CLIENT_CORE + 1,
     };
-    let options = [
+    let mut options = vec![
         ("--rate", case.count("rate").to_string()),
         ("--size", case.count("size").to_string()),
-        ("--flows", case.count("flows").to_string()),
         ("--seconds", run.effort.seconds.to_string()),
     ];
+    let sources = case.count("sources");
+    let mut flows = case.count("flows").max(sources);
+    if sources > 1 {
+        // Beside them there is the one that all runs have.
+        let others = tables::lines(tables::sources(sources - 1));
+        options.push(("--source-file", prog_run::write(&run.tools.work, "sources.txt", others.as_bytes())?));
+    }
+    if case.count("destinations") > 1 {
+        let to = tables::destinations(case.count("routes"), case.count("destinations"));
+        flows = flows.max(to.len() as u64);
+        let to = tables::lines(to);
+        options.push(("--to-file", prog_run::write(&run.tools.work, "destinations.txt", to.as_bytes())?));
+    }
+    options.push(("--flows", flows.to_string()));
     cores.map(|core| bed.generate(path, core, &options)).collect()
 }
 
@@ -455,6 +483,9 @@ mod tests {
         assert_eq!(case(&[("cores", Value::Count(2)), ("generators", text("beside"))]), Ok(()));
         assert!(case(&[("cores", Value::Count(2))]).unwrap_err().contains("\"beside\""));
         assert!(case(&[("way", text("kernel")), ("less", text("pass"))]).unwrap_err().contains("\"kernel\""));
+        assert_eq!(case(&[("way", text("kernel")), ("less", text(NO_PROGRAM))]), Ok(()));
+        assert!(case(&[("destinations", Value::Count(2))]).unwrap_err().contains("\"through\""));
+        assert_eq!(case(&[("destinations", Value::Count(2)), ("end", text("through"))]), Ok(()));
     }
 
     #[test]

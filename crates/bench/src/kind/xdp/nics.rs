@@ -35,7 +35,7 @@ pub(super) fn lacks(case: &Case) -> Option<String> {
     if !matches!(end, "dropped" | "passed") {
         return Some(format!("end \"{end}\" needs links and routes created by the suite: lab only"));
     }
-    if case.count("cores") > 1 || case.count("flows") > 1 {
+    if ["cores", "flows", "sources", "destinations"].iter().any(|key| case.count(key) > 1) {
         return Some("the far end sends one flow, and this host's NIC decides which core takes it".into());
     }
     if case.text("generators") == "beside" {

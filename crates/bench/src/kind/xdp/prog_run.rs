@@ -9,13 +9,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use expressway_lab::Role;
+use serde_json::Value as Json;
 
 use super::bed::{self, End, PORT, VethBed};
+use super::service::{self, CID, NODES, SERVICES};
 use super::tables::{self, PREFIXES, ROUTES, RULES};
 use super::{ACTION, WAY, lacks, program};
 use crate::kind::{Better, Kind, Metric, Outcome, Run, Table, pinned_lab};
 use crate::packet_path::PacketPath;
 use crate::peers::Program;
+use crate::process::Logged;
 use crate::scenario::{Case, Form, Parameter, Value};
 use crate::statistic::median;
 use crate::{BenchError, Tools, io_error};
@@ -23,12 +26,15 @@ use crate::{BenchError, Tools, io_error};
 /// The kind.
 pub(crate) struct ProgRun;
 
-static PARAMETERS: [Parameter; 7] = [
+static PARAMETERS: [Parameter; 10] = [
     WAY,
     ACTION,
     RULES,
     PREFIXES,
     ROUTES,
+    SERVICES,
+    NODES,
+    CID,
     // Bytes of UDP payload.
     Parameter::new("size", Form::Bytes(24, 1472), Value::Count(24)),
     // Calls of the kernel, each on another frame where there are several.
@@ -60,6 +66,10 @@ impl Kind for ProgRun {
         &TABLE
     }
 
+    fn check(&self, case: &Case) -> Result<(), String> {
+        service::check(case)
+    }
+
     fn lab(&self, _: &Case) -> expressway_lab::LabConfig {
         pinned_lab()
     }
@@ -89,18 +99,22 @@ impl Kind for ProgRun {
             BenchError::Missing(format!("{interface}: no XDP program that BPF_PROG_TEST_RUN could run"))
         })?;
         let calls = case.count("calls") as usize;
-        let destinations = destinations(case, calls);
+        // Each call is for another, if there are several.
+        let frames: Vec<Vec<u8>> = tables::destinations(case.count("routes"), case.count("calls"))
+            .into_iter()
+            .map(|to| frame(&bed, case, to))
+            .collect::<Result<_, _>>()?;
         let ages = path.ages;
         // Its tables may be filled shortly after it says that it is ready.
-        let first = frame(&bed, destinations[0], case.count("size") as u16);
+        let first = &frames[0];
         let deadline = Instant::now() + FILLED;
-        while ages && bed.prog_run(program, &first, 1)?.verdict == PASS && Instant::now() < deadline {
+        while ages && bed.prog_run(program, first, 1)?.verdict == PASS && Instant::now() < deadline {
             sleep(FILLED / 50);
         }
         let mut each = Vec::new();
         for call in 0..calls {
-            let frame = frame(&bed, destinations[call % destinations.len()], case.count("size") as u16);
-            let run = bed.prog_run(program, &frame, if ages { REPEAT_AGING } else { REPEAT })?;
+            let frame = &frames[call % frames.len()];
+            let run = bed.prog_run(program, frame, if ages { REPEAT_AGING } else { REPEAT })?;
             let aging = matches!(run.verdict, TX | REDIRECT);
             if aging != ages || !matches!(run.verdict, DROP | PASS | TX | REDIRECT) {
                 let problem = format!("the last of its runs ended with XDP verdict {}", run.verdict);
@@ -109,7 +123,7 @@ impl Kind for ProgRun {
             each.push(run.nanoseconds);
         }
         if let Some(process) = &mut process {
-            process.end()?;
+            end(case, process)?;
         }
         let best = each.iter().copied().fold(f64::INFINITY, f64::min);
         let values = BTreeMap::from([("ns_per_packet", median(&each)), ("best_ns", best)]);
@@ -117,21 +131,36 @@ impl Kind for ProgRun {
     }
 }
 
-/// Where frames go: into the networks that are routed to, or to the far end.
-fn destinations(case: &Case, calls: usize) -> Vec<Ipv4Addr> {
-    let routes = case.count("routes") - 1;
-    if routes == 0 {
-        return vec![bed::FAR];
+/// Ends the program. A connection ID that the balancer could not read would have been measured as none.
+fn end(case: &Case, process: &mut Logged) -> Result<(), BenchError> {
+    let said = process.end()?;
+    if case.text("way") != "expressway-balance" || case.text("cid") == "none" {
+        return Ok(());
     }
-    let step = (routes as usize / calls).max(1);
-    tables::networks(routes).step_by(step).take(calls).map(|(address, _)| (address + 1).into()).collect()
+    let status: Json =
+        said.lines().last().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let count = |key: &str| status.pointer(&format!("/services/0/{key}")).and_then(Json::as_u64);
+    match (count("packets_by_id"), count("packets")) {
+        (Some(by_id), Some(packets)) if by_id > 0 && by_id == packets => Ok(()),
+        (by_id, packets) => {
+            let problem = format!("sent {by_id:?} packets by their connection ID, of {packets:?}");
+            Err(BenchError::Server { contestant: case.text("way").into(), problem })
+        }
+    }
 }
 
-/// A UDP frame from behind the client, with all the hops that there can be.
-fn frame(bed: &VethBed<'_>, to: Ipv4Addr, payload: u16) -> Vec<u8> {
+/// A UDP frame from behind the client, with all the hops that there can be. With a list of prefixes its source is one of those that
+/// need the most to be looked up.
+fn frame(bed: &VethBed<'_>, case: &Case, to: Ipv4Addr) -> Result<Vec<u8>, BenchError> {
+    let payload = case.count("size") as u16;
+    let source = match case.count("prefixes") {
+        0 => None,
+        _ => tables::sources(1).next(),
+    };
     let mut ip = vec![0x45, 0];
     ip.extend((28 + payload).to_be_bytes());
-    ip.extend([0, 0, 0, 0, 255, 17, 0, 0, 198, 18, 66, 1]);
+    ip.extend([0, 0, 0, 0, 255, 17, 0, 0]);
+    ip.extend(source.unwrap_or(bed::SOURCE_ADDRESS).octets());
     ip.extend(to.octets());
     let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
@@ -140,8 +169,10 @@ fn frame(bed: &VethBed<'_>, to: Ipv4Addr, payload: u16) -> Vec<u8> {
     frame.extend([0x08, 0x00]);
     frame.extend(ip);
     frame.extend([50_000, PORT, 8 + payload, 0].map(u16::to_be_bytes).concat());
-    frame.resize(frame.len() + usize::from(payload), 0);
-    frame
+    let whole = frame.len() + usize::from(payload);
+    frame.extend(service::payload(case)?);
+    frame.resize(whole, 0);
+    Ok(frame)
 }
 
 /// `struct xdp_md` of a frame of a length that came by an interface.

@@ -1,10 +1,11 @@
 //! Configurations and tables for the programs at the edge of a network: rules, prefixes and routes of a given size,
-//! the same in every run.
+//! the same in every run, and the sources and destinations of what is sent to them.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-use super::bed::FAR_ADDRESS;
+use super::bed::{FAR, FAR_ADDRESS};
+use super::service;
 use crate::peers::Placeholders;
 use crate::scenario::{Case, Form, Parameter, Value};
 use crate::{BenchError, io_error};
@@ -15,6 +16,12 @@ pub(super) const RULES: Parameter = Parameter::new("rules", Form::Count(1, 1024)
 pub(super) const PREFIXES: Parameter = Parameter::new("prefixes", Form::Count(0, 4_000_000), Value::Count(0));
 /// Routes by the second link: the one that is taken, and others.
 pub(super) const ROUTES: Parameter = Parameter::new("routes", Form::Count(1, 2_000_000), Value::Count(1));
+
+/// Sources of frames.
+pub(super) const SOURCES: Parameter = Parameter::new("sources", Form::Count(1, 65_536), Value::Count(1));
+/// Destinations of frames, each with a route of its own as far as there are such routes.
+pub(super) const DESTINATIONS: Parameter =
+    Parameter::new("destinations", Form::Count(1, 65_536), Value::Count(1));
 
 /// Configures one, as `tables` in the file of its path says.
 pub(super) fn write(program: &str, case: &Case, places: &Placeholders) -> Result<(), BenchError> {
@@ -28,7 +35,11 @@ pub(super) fn write(program: &str, case: &Case, places: &Placeholders) -> Result
             write("blocked.txt", &blocked(case.count("prefixes")))?;
             write("guard.toml", &guard(case.count("rules"), &places["interface"]))
         }
-        "balance" => write("balance.toml", &balance(places)),
+        "balance" => {
+            service::write_key(folder)?;
+            write("nodes.batch", &service::neighbours(case, places))?;
+            write("balance.toml", &service::configuration(case, places))
+        }
         // The router, or whoever routes.
         _ => {
             let (interface, out) = (&places["interface"], &places["out"]);
@@ -57,32 +68,51 @@ fn guard(rules: u64, interface: &str) -> String {
     text + "[[rule]]\nname = \"last\"\nprotocol = \"udp\"\naction = \"drop\"\n"
 }
 
-/// Single addresses and, of eight entries, a /24: spread over all networks by a step that is prime to them.
-fn blocked(prefixes: u64) -> String {
+/// Listed addresses and lengths: single addresses and, of eight entries, a /24. They are spread over all networks by a step that
+/// is prime to them, but that for benchmarks, where frames come from and go to.
+fn listed() -> impl Iterator<Item = (u32, u32)> {
     let spread =
         (0u32..).map(|number| (number, number.wrapping_mul(2_654_435_761).wrapping_add(0x1234_5678)));
-    let mut text = String::new();
-    // The network for benchmarks is where frames come from.
-    for (number, address) in
-        spread.filter(|(_, address)| address >> 17 != 0xc612 >> 1).take(prefixes as usize)
-    {
+    spread.filter(|(_, address)| address >> 17 != 0xc612 >> 1).map(|(number, address)| {
         let (mask, length) = if number % 8 == 1 { (!0xff, 24) } else { (!0, 32) };
-        let _ = writeln!(text, "{}/{length}", Ipv4Addr::from(address & mask));
+        (address & mask, length)
+    })
+}
+
+fn blocked(prefixes: u64) -> String {
+    let mut text = String::new();
+    for (address, length) in listed().take(prefixes as usize) {
+        let _ = writeln!(text, "{}/{length}", Ipv4Addr::from(address));
     }
     text
 }
 
-/// One service, whose one node is at the far end of the second link.
-fn balance(places: &Placeholders) -> String {
-    let (interface, to, port) = (&places["interface"], &places["to"], &places["port"]);
-    format!(
-        "interfaces = [\"{interface}\"]\nmode = \"native\"\n[[service]]\nname = \"bench\"\nprotocol = \"udp\"\n\
-         listen = [\"{to}:{port}\"]\n[[service.node]]\naddress = \"{NODE}\"\n"
-    )
+/// Sources that are not listed, but whose /24 has an address that is, or is with a longer list: nothing less has to be looked up
+/// for them than for a listed one. Hosts of networks that may be on the internet, and in none that a rule names.
+pub(super) fn sources(count: u64) -> impl Iterator<Item = Ipv4Addr> {
+    let hosts = listed().filter(|(_, length)| *length == 32).map(|(address, _)| Ipv4Addr::from(address ^ 1));
+    let usable = |host: &Ipv4Addr| (11..=223).contains(&host.octets()[0]) && !host.is_loopback();
+    hosts.filter(usable).take(count as usize)
 }
 
-/// The node of the balancer, a neighbour by the second link.
-const NODE: &str = "198.18.64.3";
+/// Where frames go: into networks that are routed to, evenly over the table, or to the far end if it has no others.
+pub(super) fn destinations(routes: u64, count: u64) -> Vec<Ipv4Addr> {
+    if routes == 1 {
+        return vec![FAR];
+    }
+    let step = ((routes - 1) / count).max(1);
+    let to = networks(routes - 1).step_by(step as usize).take(count as usize);
+    to.map(|(address, _)| (address + 1).into()).collect()
+}
+
+/// A file of addresses, one a line.
+pub(super) fn lines(addresses: impl IntoIterator<Item = Ipv4Addr>) -> String {
+    let mut text = String::new();
+    for address in addresses {
+        let _ = writeln!(text, "{address}");
+    }
+    text
+}
 
 /// Prefixes by length, in thousandths: about those of an internet table of 2018, when the XDP paper loaded one of 752,138.
 const LENGTHS: [(u32, u32); 13] = [
@@ -141,6 +171,27 @@ mod tests {
         let listed = blocked(100_000);
         assert_eq!(listed.lines().count(), 100_000);
         assert!(!listed.lines().any(|line| line.starts_with("198.18.") || line.starts_with("198.19.")));
+        let prefixes: std::collections::HashSet<_> = listed.lines().collect();
+        let sent: Vec<_> = sources(65_536).collect();
+        assert_eq!(sent.len(), 65_536);
+        for source in &sent {
+            let network = Ipv4Addr::from(source.to_bits() & !0xff);
+            assert!(!prefixes.contains(format!("{source}/32").as_str()));
+            assert!(!prefixes.contains(format!("{network}/24").as_str()));
+        }
+        let beside = |source: &&Ipv4Addr| {
+            prefixes.contains(format!("{}/32", Ipv4Addr::from(source.to_bits() ^ 1)).as_str())
+        };
+        assert_eq!(
+            sent.iter().filter(beside).count(),
+            sent.len(),
+            "100,000 prefixes have that many neighbours"
+        );
+        assert_eq!(destinations(1, 4000), [FAR]);
+        assert_eq!(destinations(11, 4000).len(), 10);
+        let to: std::collections::HashSet<_> = destinations(752_000, 4000).into_iter().collect();
+        assert_eq!(to.len(), 4000);
+        assert_eq!(lines([FAR, FAR]), "198.18.64.2\n198.18.64.2\n");
         assert_eq!(LENGTHS.iter().map(|(_, share)| share).sum::<u32>(), 1000);
         let all: Vec<_> = networks(10_000).collect();
         assert_eq!(all, networks(10_000).collect::<Vec<_>>());

@@ -1,11 +1,13 @@
 //! SYN cookies by the filter's program, in a network namespace with a listener.
 
+use std::cell::Cell;
 use std::net::{IpAddr, TcpListener};
 
-use expressway_wire::checksum::{Sum, pseudo_header};
 use expressway_xbpf::{Guard, GuardOptions, GuardReason, GuardSyn};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 
-use crate::support::{PASS, Packet, packets, run};
+use crate::support::{PASS, Packet, check_sums, packets, run};
 use crate::udp_netns::{Namespace, is_privileged};
 
 const PORT: u16 = 8080;
@@ -33,7 +35,6 @@ fn cookie(answer: &[u8], asked: &Packet) -> u32 {
     let tcp = match (asked.destination, asked.source) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             assert_eq!((ip[0], &ip[12..16], &ip[16..20]), (0x45, &from.octets()[..], &to.octets()[..]));
-            assert!(Sum::new().bytes(&ip[..20]).is_intact());
             assert_eq!(u16::from_be_bytes([ip[2], ip[3]]), 44);
             &ip[20..]
         }
@@ -53,7 +54,7 @@ fn cookie(answer: &[u8], asked: &Packet) -> u32 {
     assert_eq!(tcp[20..22], [2, 4]);
     let segment = u16::from_be_bytes([tcp[22], tcp[23]]);
     assert!((536..=1400).contains(&segment), "{segment}");
-    assert!(pseudo_header(asked.destination, asked.source, 6, tcp.len() as u32).bytes(tcp).is_intact());
+    check_sums(answer);
     u32::from_be_bytes(tcp[4..8].try_into().unwrap())
 }
 
@@ -175,4 +176,65 @@ fn without_a_flood_the_stack_answers_unless_it_always_makes_cookies() {
             assert_eq!(run(guard, &syn("198.51.100.1").frame()).0, GuardReason::PassDefault);
         });
     }
+}
+
+/// An answer comes from a host, not from a group.
+#[test]
+fn a_syn_in_a_frame_to_a_group_is_not_answered() {
+    beside_a_listener(2, false, |guard| {
+        for source in ["198.51.100.1", "2001:db8::7"] {
+            for group in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+                let mut frame = syn(source).frame();
+                frame[..6].copy_from_slice(&group);
+                assert_eq!(run(guard, &frame).0, GuardReason::DropSyn, "{source}");
+            }
+        }
+    });
+}
+
+/// Whatever is changed in a SYN, or cut off: a verdict, and an answer that is whole and nobody else's.
+#[test]
+fn random_syns_are_judged() {
+    beside_a_listener(2, true, |guard| {
+        let mut runner =
+            TestRunner::new(Config { cases: 3000, failure_persistence: None, ..Config::default() });
+        let changes = proptest::collection::vec((0usize..100, any::<u8>()), 0..4);
+        let options = proptest::collection::vec(any::<[u8; 4]>(), 0..=10).prop_map(|words| words.concat());
+        let cases = (
+            any::<bool>(),
+            any::<u32>(),
+            options,
+            0usize..3,
+            prop_oneof![Just(SYN), Just(ACK), any::<u8>()],
+            changes,
+            20usize..140,
+        );
+        let answered = Cell::new(0);
+        runner
+            .run(&cases, |(ipv6, number, options, tags, flags, changes, length)| {
+                let source = if ipv6 { "2001:db8::7" } else { "198.51.100.1" };
+                let asked = Packet { numbers: (number, 7), options, tags, flags, ..syn(source) };
+                let mut frame = asked.frame();
+                let whole = changes.is_empty() && length >= frame.len();
+                for (at, byte) in changes {
+                    if let Some(place) = frame.get_mut(at) {
+                        *place = byte;
+                    }
+                }
+                frame.truncate(length);
+                let (reason, answer) = run(guard, &frame);
+                if whole && flags == SYN {
+                    prop_assert_eq!(reason, GuardReason::AnswerSyn);
+                }
+                if reason == GuardReason::AnswerSyn {
+                    check_sums(&answer);
+                    prop_assert_eq!(&answer[..6], &frame[6..12]);
+                    prop_assert_eq!(&answer[6..12], &frame[..6]);
+                    answered.set(answered.get() + 1);
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert!(answered.get() > 100, "{answered:?}");
+    });
 }

@@ -1,12 +1,14 @@
 //! What the tests of this crate share: the filter loaded, run on a frame, and what it counted.
 
 mod packet;
+mod sums;
 
 use expressway_edge::guard::list::prefix;
 use expressway_edge::guard::{Rule, classifier};
 use expressway_xbpf::{Error, Guard, GuardOptions, GuardPrefix, GuardReason, GuardRule};
 
 pub use packet::{ICMP, Packet, TCP, UDP};
+pub use sums::check_sums;
 
 // Verdicts of XDP programs.
 pub const DROP: u32 = 1;

@@ -44,6 +44,22 @@ fn a_node_behind_another_interface_is_reached_by_redirect() {
     assert_eq!(bed.run(&udp(vip4(), 1, b"x")).0, DropUnresolved);
 }
 
+/// A driver that leaves no room in front of frames: layer 2 needs none.
+#[test]
+fn no_room_for_an_outer_header_is_a_drop() {
+    for (method, ipv6) in [(L2, false), (Ipip, false), (Ipip, true), (Gue, false), (Gue, true)] {
+        let Some(bed) = Bed::new(method, ipv6) else { return };
+        for frame in [udp(vip4(), 1, b"x"), udp(vip6(), 1, b"x")] {
+            let before = bed.balance.counters().unwrap();
+            let run = bed.balance.prog_test_run_without_room(&frame).unwrap();
+            let grown = bed.balance.counters().unwrap().since(&before);
+            let (counter, _) = grown.iter().find(|(_, packets)| *packets > 0).unwrap();
+            let expected = if method == L2 { (TxNew, TX) } else { (DropNoRoom, DROP) };
+            assert_eq!((counter, run.verdict), expected, "{method:?} {ipv6}");
+        }
+    }
+}
+
 #[test]
 fn tunnels_carry_the_packet_whole() {
     for (method, ipv6) in [(Ipip, false), (Ipip, true), (Gue, false), (Gue, true)] {

@@ -143,6 +143,12 @@ impl Router {
         ip(&format!("-n {} {arguments}", self.namespace))
     }
 
+    /// The same, where it may fail: whether it did what it should.
+    pub(crate) fn try_ip(&self, arguments: &str) -> bool {
+        let words = ["-n", &self.namespace].into_iter().chain(arguments.split_whitespace());
+        Command::new("ip").args(words).output().expect("iproute2 installed").status.success()
+    }
+
     /// Writes a file below /proc/sys.
     pub(crate) fn sysctl(&self, key: &str, value: &str) {
         set(&self.namespace, key, value);

@@ -2,6 +2,7 @@
 
 mod ids;
 mod packets;
+mod proofs;
 mod retry;
 
 use expressway_wire::siphash::SipKey;

@@ -4,17 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use boring::symm::{Cipher, encrypt_aead};
+use expressway_wire::parse_udp;
 use expressway_wire::siphash::SipKey;
-use expressway_wire::{ChecksumState, parse_udp};
 use expressway_xbpf::{Guard, GuardOptions, GuardQuic, GuardRate, GuardReason, GuardRetry};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::packets::{CLIENT, CLIENTS, SERVER, frame, initial, long, server, tagged};
 use super::{issued, key, quic, with};
-use crate::support::{PASS, TX, load, packets, reason, run, with_rules};
+use crate::support::{PASS, TX, check_sums, load, packets, reason, run, with_rules};
 
-fn always(keys: &[u8]) -> GuardOptions {
+pub(super) fn always(keys: &[u8]) -> GuardOptions {
     with(GuardQuic { retry: Some(GuardRetry::Always), ..quic(keys) })
 }
 
@@ -39,10 +39,10 @@ fn tag(original: &[u8], packet: &[u8]) -> [u8; 16] {
 /// Checks an answer from the first byte to the last.
 fn parse(answer: &[u8], client: &str, original: &[u8]) -> Retry {
     let client: SocketAddr = client.parse().unwrap();
+    check_sums(answer);
     let layout = parse_udp(answer).unwrap();
     assert_eq!((layout.source, layout.destination), (server(client), client));
     assert_eq!((layout.source_mac, layout.destination_mac), (SERVER, CLIENT));
-    assert_eq!(layout.verify_checksum(answer).unwrap(), ChecksumState::Valid);
     assert_eq!((layout.ttl, layout.tos, layout.dont_fragment), (64, 0, true));
     assert_eq!(layout.payload().end, answer.len(), "nothing behind");
     let packet = &answer[layout.payload()];
@@ -68,7 +68,7 @@ fn now() -> u64 {
 }
 
 /// A token as a server makes it, `age` seconds ago.
-fn token(fill: u8, client: &str, original: &[u8], retry: &[u8], age: i64) -> Vec<u8> {
+pub(super) fn token(fill: u8, client: &str, original: &[u8], retry: &[u8], age: i64) -> Vec<u8> {
     let client: SocketAddr = client.parse().unwrap();
     let address = match client.ip() {
         IpAddr::V4(four) => four.to_ipv6_mapped(),
@@ -316,8 +316,7 @@ fn random_initials_are_judged() {
             frame.truncate(length);
             let (reason, answer) = run(&guard, &frame);
             if reason == GuardReason::AnswerRetry {
-                let layout = parse_udp(&answer).expect("whole");
-                prop_assert_eq!(layout.verify_checksum(&answer).unwrap(), ChecksumState::Valid);
+                check_sums(&answer);
             }
             Ok(())
         })
