@@ -1,5 +1,5 @@
 //! WebTransport on the bytes of streams: settings of all dialects, heads of streams, error codes
-//! (draft-ietf-webtrans-http3, drafts 2 to 15).
+//! (draft-ietf-webtrans-http3, drafts 2 to 14, and 15 without RESET_STREAM_AT).
 
 use crate::{stream_type, varint};
 
@@ -15,7 +15,7 @@ use crate::{stream_type, varint};
 ///  0x2b64      WT_INITIAL_MAX_STREAMS_UNI     the same, which Safari wants to see beside it
 ///  0x2b65      WT_INITIAL_MAX_STREAMS_BIDI
 ///  0x2b61      WT_INITIAL_MAX_DATA
-///  0x2c7cf000  WT_ENABLED                     draft 15: webtransport-go 0.11
+///  0x2c7cf000  WT_ENABLED                     draft 15
 /// ```
 pub const SETTINGS: [(u64, u64); 11] = [
     (0x08, 1),

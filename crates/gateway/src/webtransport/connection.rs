@@ -12,7 +12,7 @@ use super::Service;
 use super::streams::Early;
 use crate::h3::peer::Peer;
 use crate::h3::request::Request;
-use crate::quic::engine::Closing;
+use crate::quic::engine::{Closing, Credit};
 use crate::quic::{self, SendError, Turn};
 
 /// The largest header section that is read, in bytes, as it is encoded and as RFC 9114, section 4.2.2 counts it.
@@ -35,6 +35,10 @@ pub(super) struct Connection {
     pub(super) requests: HashMap<u64, RequestReader>,
     /// The first request stream beyond all that the client has used.
     pub(super) next_request: u64,
+    /// Requests that the client has begun.
+    pub(super) begun_requests: u32,
+    /// Since when some header section has been incomplete.
+    pub(super) incomplete_since: Option<Instant>,
     /// After GOAWAY: requests from this stream on are refused.
     pub(super) refused_from: Option<u64>,
     /// Streams that wait for their session.
@@ -66,6 +70,8 @@ pub(super) struct Connect {
     pub(super) capsules: CapsuleReader,
     /// The client has closed the session.
     pub(super) is_closed: bool,
+    /// What the client has let the session send before that was there.
+    pub(super) raised: Credit,
     /// What is left to be sent, and whether the stream ends with it.
     unsent: Bytes,
     ends: bool,
@@ -79,6 +85,7 @@ impl Connect {
             reader,
             capsules: CapsuleReader::default(),
             is_closed: false,
+            raised: Credit { data: 0, streams: [0; 2] },
             unsent: Bytes::new(),
             ends: false,
         }
@@ -102,6 +109,8 @@ impl Connection {
             heads: HashMap::new(),
             requests: HashMap::new(),
             next_request: 0,
+            begun_requests: 0,
+            incomplete_since: None,
             refused_from: None,
             early: VecDeque::new(),
             unread: VecDeque::new(),
@@ -118,7 +127,7 @@ impl Connection {
     }
 
     /// Has it look at what it is to do, in this turn or the next.
-    pub(super) fn awake(&mut self) {
+    pub(super) fn wake(&mut self) {
         self.is_awake = true;
     }
 
@@ -146,7 +155,7 @@ impl Connection {
         self.abort(turn, stream, error.code);
     }
 
-    /// Ends both sides of a request's stream, and with that of the session the session.
+    /// Ends both sides of a request's stream. If it is the session's, that ends too.
     pub(super) fn abort(&mut self, turn: &mut Turn<'_>, stream: u64, code: u64) {
         turn.link.transport.stop_with(stream, code);
         turn.link.transport.reset_with(stream, code);
@@ -182,7 +191,7 @@ impl Connection {
             connect.ends = says_goodbye;
         }
         self.closes = Some(turn.now + LINGER);
-        self.awake();
+        self.wake();
         self.flush(turn);
     }
 
@@ -243,20 +252,39 @@ impl Connection {
         }
         if let Err(error) = self.peer.flush(transport) {
             self.fail(turn, 0, &error);
-        } else if is_stopped {
+        } else if is_stopped || self.is_refused(turn) {
             self.end(turn, None, false);
+        }
+    }
+
+    /// The client has stopped our side of the session's stream, which ends it.
+    fn is_refused(&self, turn: &mut Turn<'_>) -> bool {
+        match &self.connect {
+            Some(connect) if self.inner.is_some() && !self.is_over => {
+                turn.link.transport.is_stopped(connect.stream)
+            }
+            _ => false,
         }
     }
 
     /// When the session must have been asked for, or the connection ends.
     pub(super) fn own_deadline(&self) -> Option<Instant> {
         let setup = (self.inner.is_none() && !self.is_over).then(|| self.begun + SETUP_TIMEOUT);
-        self.closes.or(setup)
+        let incomplete = self.incomplete_since.filter(|_| !self.requests.is_empty());
+        let incomplete = incomplete.map(|since| since + SETUP_TIMEOUT);
+        self.closes.or(setup).into_iter().chain(incomplete).min()
     }
 
     /// It is then.
     pub(super) fn handle_own_deadline(&mut self, turn: &mut Turn<'_>) {
         if self.own_deadline().is_none_or(|at| at > turn.now) {
+            return;
+        }
+        let since = self.incomplete_since.filter(|_| !self.requests.is_empty());
+        if since.is_some_and(|since| since + SETUP_TIMEOUT <= turn.now) {
+            for stream in self.requests.keys().copied().collect::<Vec<_>>() {
+                self.abort(turn, stream, code::REQUEST_INCOMPLETE);
+            }
             return;
         }
         let words = if self.is_over { "" } else { "no session in time" };

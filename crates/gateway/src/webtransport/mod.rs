@@ -1,4 +1,5 @@
-//! WebTransport over HTTP/3: a session with streams of its own, on a connection of HTTP/3 (draft-ietf-webtrans-http3, drafts 2 to 15).
+//! WebTransport over HTTP/3: a session with streams of its own, on a connection of HTTP/3 (draft-ietf-webtrans-http3, drafts 2 to 14, and
+//! 15 without RESET_STREAM_AT).
 //!
 //! ```text
 //!  client ─▶ QUIC endpoint ─▶ Connection ─┬ control and QPACK streams ─▶ SETTINGS, GOAWAY
@@ -21,7 +22,9 @@
 //! * Nothing is read of a stream whose session is not there yet: its bytes stay within QUIC's windows. 32 streams
 //!   may wait; more are refused.
 //! * HTTP datagrams are not passed on. They are said to be taken, because no client speaks WebTransport otherwise, and counted.
-//! * Streams are reset as QUIC does it. A client that insists on RESET_STREAM_AT (draft 15, webtransport-go 0.10) does not connect.
+//! * Streams are reset as QUIC does it. A client that insists on RESET_STREAM_AT (draft 15, webtransport-go since 0.10) does not connect. And
+//!   what was queued on a stream that is cut counts towards limits of the session that a client sets (drafts 13 and 14), though it was not
+//!   sent: with many cuts such a session stalls.
 
 mod connection;
 mod opening;

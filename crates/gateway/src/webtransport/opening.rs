@@ -14,7 +14,7 @@ use super::protocols::{self, CHOSEN, Choice};
 use crate::h3::request::{self, Refusal};
 use crate::h3::response;
 use crate::quic::Turn;
-use crate::quic::engine::{Credit, Received, Transport, Within};
+use crate::quic::engine::{Credit, Received, Within};
 
 /// What is asked for by CONNECT: in drafts 2 to 14, and since.
 const PROTOCOLS: [&str; 2] = ["webtransport", "webtransport-h3"];
@@ -26,7 +26,10 @@ const DRAFT: HeaderName = HeaderName::from_static("sec-webtransport-http3-draft"
 /// Requests whose header sections are incomplete, or whose answers were not taken.
 const INCOMPLETE: usize = 8;
 
-/// Control and QPACK streams are 3, 7 and 11, of which the first is opened.
+/// Requests of a connection, of which one is for its session and the rest find nothing here.
+const MAX_REQUESTS: u32 = 256;
+
+/// Behind the control stream, 3. QPACK's are not opened.
 const FIRST_UNIDIRECTIONAL: u64 = 7;
 
 /// What becomes of a request.
@@ -48,6 +51,13 @@ impl Connection {
         (first, is_last): (&[u8], bool),
         scratch: &mut [u8],
     ) -> Result<(), Error> {
+        if !self.requests.contains_key(&stream) {
+            self.begun_requests += 1;
+            if self.begun_requests > MAX_REQUESTS {
+                turn.worker.stats.refused_rapid_reset += 1;
+                return Err(Error::connection(code::EXCESSIVE_LOAD, "too many requests"));
+            }
+        }
         let is_full = self.requests.len() + self.answers.len() >= INCOMPLETE;
         let mut reader = match self.requests.remove(&stream) {
             None if is_full => {
@@ -96,6 +106,9 @@ impl Connection {
                 }
                 Received::Nothing => break,
             }
+        }
+        if self.requests.is_empty() {
+            self.incomplete_since = Some(turn.now);
         }
         self.requests.insert(stream, reader);
         Ok(())
@@ -169,7 +182,9 @@ impl Connection {
             }),
         };
         if let Err(status) = admitted {
-            tracing::debug!(%remote, target = asked.head.target, %status, "a WebTransport session is refused");
+            // A token may be behind the path.
+            let path = asked.head.target.split('?').next().unwrap_or_default();
+            tracing::debug!(%remote, path, %status, "a WebTransport session is refused");
             turn.worker.stats.refused_webtransport_session += 1;
             self.connect = None;
             self.refuse_early(turn, stream);
@@ -181,8 +196,8 @@ impl Connection {
         let head = ResponseHead { status: StatusCode::OK, headers: answer, body_length: None };
         connect.append(|out| out.extend_from_slice(&response::head(&head, 0)));
         turn.worker.stats.webtransport_sessions += 1;
-        turn.link.transport.within =
-            Some(Box::new(within(stream, &asked.head.target, settings.webtransport)));
+        let within = within(stream, &asked.head.target, settings.webtransport, connect.raised);
+        turn.link.transport.within = Some(Box::new(within));
         self.flush(turn);
         self.take_early(turn, stream);
         let service = std::sync::Arc::clone(&self.service);
@@ -231,10 +246,13 @@ impl Connection {
                 let Some(capsule) = connect.capsules.next(&mut piece)? else { break };
                 if let Capsule::Close(code, reason) = capsule {
                     let reason = String::from_utf8_lossy(reason);
-                    tracing::debug!(remote = %turn.link.remote(), code, %reason, "the client closes its session");
+                    tracing::debug!(remote = %turn.link.remote(), code, ?reason, "the client closes its session");
                     connect.is_closed = true;
                 } else {
-                    raise(&mut turn.link.transport, capsule);
+                    match &mut turn.link.transport.within {
+                        Some(within) => raise(within.credit(), &capsule),
+                        None => raise(&mut connect.raised, &capsule),
+                    }
                 }
             }
         }
@@ -262,7 +280,8 @@ fn chosen() -> HeaderName {
 }
 
 /// What a session's streams are like.
-fn within(session: u64, target: &str, limits: Limits) -> Within {
+/// `raised` is what the client has let it send before it was answered.
+fn within(session: u64, target: &str, limits: Limits, raised: Credit) -> Within {
     let head = |is_bidirectional: bool| {
         let mut head = Vec::new();
         codec::write_head(session, is_bidirectional, &mut head);
@@ -271,21 +290,24 @@ fn within(session: u64, target: &str, limits: Limits) -> Within {
     let code = |code: u64| codec::to_http3(u32::try_from(code).unwrap_or(u32::MAX));
     let mut within = Within::new(target, [head(true), head(false)], FIRST_UNIDIRECTIONAL, code);
     if limits.is_wanted() {
-        *within.credit() =
-            Credit { data: limits.data, streams: [limits.bidirectional, limits.unidirectional] };
+        *within.credit() = Credit {
+            data: limits.data.max(raised.data),
+            streams: [
+                limits.bidirectional.max(raised.streams[0]),
+                limits.unidirectional.max(raised.streams[1]),
+            ],
+        };
     }
     within
 }
 
 /// The client lets the session send more. What is less than before says nothing.
-fn raise(transport: &mut Transport, capsule: Capsule<'_>) {
-    let Some(within) = &mut transport.within else { return };
-    let credit = within.credit();
+fn raise(credit: &mut Credit, capsule: &Capsule<'_>) {
     let (limit, value) = match capsule {
         Capsule::MaxData(value) => (&mut credit.data, value),
         Capsule::MaxStreamsBidi(value) => (&mut credit.streams[0], value),
         Capsule::MaxStreamsUni(value) => (&mut credit.streams[1], value),
         Capsule::Close(..) | Capsule::Drain => return,
     };
-    *limit = value.max(*limit);
+    *limit = (*limit).max(*value);
 }

@@ -39,7 +39,7 @@ impl quic::Session for Connection {
         if self.take_awake() {
             self.open_session(turn);
             if self.is_over && self.give_up(turn) {
-                self.awake();
+                self.wake();
                 return true;
             }
         }
@@ -103,7 +103,7 @@ impl quic::Session for Connection {
     }
 
     fn confirm(&mut self) {
-        self.awake();
+        self.wake();
         if let Some(session) = &mut self.inner {
             session.confirm();
         }

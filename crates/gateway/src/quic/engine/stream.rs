@@ -174,13 +174,24 @@ impl Transport {
             return None;
         }
         let (head, credit) = (within.head(stream).map_or(0, |head| head.len()), within.data_left());
-        let capacity = self.capacity_of(stream, head)?;
+        let Some(capacity) = self.capacity_of(stream, head) else {
+            self.let_go(stream);
+            return None;
+        };
         if credit == 0
             && let Some(within) = &mut self.within
         {
             within.wait(stream);
         }
         Some(capacity.min(credit))
+    }
+
+    /// A session's stream takes nothing more.
+    fn let_go(&mut self, stream: u64) {
+        let is_collected = self.is_collected(stream);
+        if let Some(within) = &mut self.within {
+            within.let_go(stream, is_collected);
+        }
     }
 
     /// What is left for others than so many bytes.
@@ -207,10 +218,15 @@ impl Transport {
     #[inline]
     pub fn is_stopped(&mut self, stream: u64) -> bool {
         use quiche::Error::{InvalidStreamState, StreamStopped};
-        matches!(self.quic.stream_capacity(stream), Err(StreamStopped(_) | InvalidStreamState(_)))
+        let is_stopped =
+            matches!(self.quic.stream_capacity(stream), Err(StreamStopped(_) | InvalidStreamState(_)));
+        if is_stopped && self.within.is_some() {
+            self.let_go(stream);
+        }
+        is_stopped
     }
 
-    /// This side opens `stream`, of which nothing was sent: to be called before [`Self::send`], and again as often as it is before the
+    /// This side opens `stream`, of which nothing was sent: to be called before [`Self::send`] and [`Self::set_urgency`], and again as often as it is before the
     /// stream has taken something.
     pub fn begin(&mut self, stream: u64) {
         if let Some(within) = &mut self.within {
@@ -312,11 +328,8 @@ impl Transport {
 
     /// Has streams of lower `urgency` sent before this one; 127 is what streams have by themselves.
     pub fn set_urgency(&mut self, stream: u64, urgency: u8) {
-        if let Some(within) = &mut self.within {
-            within.begin(stream);
-            if within.denies(stream) {
-                return;
-            }
+        if self.within.as_ref().is_some_and(|within| within.denies(stream)) {
+            return;
         }
         // An error says that the stream is over.
         let _ = self.quic.stream_priority(stream, urgency, false);
@@ -360,7 +373,7 @@ impl Transport {
     /// Ends a stream of the session that has a part of the connection. False: there is none any more.
     pub(crate) fn end_one_within(&mut self, code: u64) -> bool {
         let Some(within) = &mut self.within else { return false };
-        let Some(stream) = within.any() else { return false };
+        let Some(stream) = within.next_leaving() else { return false };
         within.forget(stream);
         // Streams in one direction have one side.
         if stream & 2 == 0 || stream & 1 != 0 {

@@ -67,6 +67,8 @@ pub(crate) struct Within {
     waiting: BTreeSet<u64>,
     closing: Option<Closing>,
     is_over: bool,
+    /// Streams that are still to be ended with the session.
+    leaving: Vec<u64>,
 }
 
 /// 0: both, 1: one.
@@ -101,6 +103,7 @@ impl Within {
             waiting: BTreeSet::new(),
             closing: None,
             is_over: false,
+            leaving: Vec::new(),
         }
     }
 
@@ -260,9 +263,28 @@ impl Within {
         self.is_over
     }
 
-    /// One of the streams that are open.
-    pub(super) fn any(&self) -> Option<u64> {
-        self.open.keys().next().copied()
+    /// The next of the streams that are open, for a session that is over.
+    pub(super) fn next_leaving(&mut self) -> Option<u64> {
+        if self.leaving.is_empty() {
+            self.leaving = self.open.keys().copied().collect();
+        }
+        while let Some(stream) = self.leaving.pop() {
+            if self.contains(stream) {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    /// Nothing more can be sent on a stream, which `is_collected` if QUIC has let go of it. One that QUIC has not heard of yet looks the same.
+    pub(super) fn let_go(&mut self, stream: u64, is_collected: bool) {
+        if self.headless.get(&stream) == Some(&0) {
+            return;
+        }
+        self.end_side(stream, Side::Write);
+        if is_collected {
+            self.end_side(stream, Side::Read);
+        }
     }
 
     /// A stream is over.
@@ -322,6 +344,35 @@ mod tests {
         assert_eq!(within.head(7).as_deref(), Some(&b"T\0"[..]));
         assert!(within.advance_head(7, 2));
         assert_eq!((within.head(7), within.denies(7)), (None, false));
+    }
+
+    #[test]
+    fn a_stream_that_was_stopped_is_kept_no_longer_unless_it_has_yet_to_begin() {
+        let mut within = within();
+        within.begin(7);
+        within.let_go(7, true);
+        assert!(within.contains(7), "the peer has not let it begin");
+        within.advance_head(7, 1);
+        within.let_go(7, false);
+        assert!(!within.contains(7) && within.headless.is_empty());
+        within.accept(4, false);
+        within.let_go(4, false);
+        assert!(within.contains(4), "it may be read");
+        within.let_go(4, true);
+        assert!(within.open.is_empty());
+    }
+
+    #[test]
+    fn all_streams_leave_with_their_session() {
+        let mut within = within();
+        (0..100).for_each(|number| within.accept(4 * number, false));
+        within.set_over();
+        let mut left = 0;
+        while let Some(stream) = within.next_leaving() {
+            within.forget(stream);
+            left += 1;
+        }
+        assert_eq!((left, within.open.len()), (100, 0));
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl Session {
     /// The peer has stopped a stream of ours, or the one of its request, or the engine has let go of it. A stream that is over stays with the engine until
     /// somebody has looked at it. False: it is not stopped.
     pub(super) fn handle_stopped(&mut self, turn: &mut Turn<'_>, stream: u64) -> bool {
-        if !turn.transport().is_stopped(stream) {
+        if self.writers.is_fresh(stream) || !turn.transport().is_stopped(stream) {
             return false;
         }
         match (self.deliveries.owner(stream), self.requests.get(&stream).copied()) {
@@ -350,7 +350,7 @@ impl Session {
         let counters = &track.room().counters;
         if !delivery.head.is_empty() {
             // It has none before it is open, which it is from here on if the peer's limit permits.
-            turn.transport().set_urgency(stream, delivery.urgency);
+            self.writers.set_urgency(turn.transport(), stream, delivery.urgency);
             match self.writers.send(turn.transport(), stream, &mut delivery.head, false) {
                 Sent::All => {}
                 Sent::Blocked => return self.hold_up(turn, track, stream, delivery),

@@ -118,6 +118,19 @@ impl Writers {
         self.fresh.remove(&stream) && self.free[direction(stream)].insert(stream)
     }
 
+    /// QUIC has not heard of a stream of ours.
+    pub(super) fn is_fresh(&self, stream: u64) -> bool {
+        self.fresh.contains(&stream)
+    }
+
+    /// Has streams of lower `urgency` sent before this one.
+    pub(super) fn set_urgency(&self, transport: &mut Transport, stream: u64, urgency: u8) {
+        if self.is_fresh(stream) {
+            transport.begin(stream);
+        }
+        transport.set_urgency(stream, urgency);
+    }
+
     /// Sends what a stream takes of `octets`, which is taken from their front.
     pub(super) fn send(
         &mut self,
@@ -200,6 +213,7 @@ impl Writers {
     pub(super) fn open_next(&mut self, transport: &mut Transport) -> Option<u64> {
         let stream = self.unopened.next(|stream| {
             // A stream is there from when it gets a priority, if the limit permits.
+            transport.begin(stream);
             transport.set_urgency(stream, URGENCY);
             transport.capacity(stream).is_some()
         })?;
