@@ -202,7 +202,7 @@ def test_who_takes_a_little_now_and_then_holds_no_response(lab: Lab, make_server
 
 
 def test_data_without_its_beginning_is_counted_and_not_kept_for_long(lab: Lab, make_server, certificates: Path) -> None:
-    server = make_server(lab, more={"quic": {"request_timeout": '"2s"'}})
+    server = make_server(lab, more={"quic": {"missing_timeout": '"2s"'}})
     attack = Attack(lab, address(lab.server["ipv4"]), "stream_gaps", certificates)
     server.wait_for("what it says that it holds", lambda m: m.sum("request_bytes") >= 500_000)
     server.wait_for("ends of connections", lambda m: m.sum("refused_received_timeout_total") >= 2)

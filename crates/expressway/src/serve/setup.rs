@@ -186,6 +186,7 @@ fn settings(config: &Config, tls: Arc<Tls>) -> Settings {
         response_timeout: quic.response_timeout.get_ref().0,
         response_rate: quic.response_rate.get_ref().0,
         request_timeout: quic.request_timeout.get_ref().0,
+        missing_timeout: quic.missing_timeout.get_ref().0,
         request_rate: quic.request_rate.get_ref().0,
         retry: match quic.retry {
             config::Retry::Never => RetryPolicy::Never,

@@ -86,6 +86,8 @@ pub struct Settings {
     /// Rejects a request whose header section does not come whole within this time, cancels one whose body does not come for it, and
     /// closes a connection on which data is missing for it.
     pub request_timeout: Duration,
+    /// Time for which data may be missing while later data is kept; then the connection is closed.
+    pub missing_timeout: Duration,
     /// Bytes a second that count as sending a body that its reader waits for; with less for `request_timeout` a client sends nothing.
     /// 0: any byte counts.
     pub request_rate: u64,
@@ -142,6 +144,7 @@ impl Settings {
             response_timeout: Duration::from_secs(60),
             response_rate: RESPONSE_RATE,
             request_timeout: Duration::from_secs(30),
+            missing_timeout: Duration::from_secs(60),
             request_rate: REQUEST_RATE,
             receive_window: 64 << 10,
             max_header_size: 32 << 10,
@@ -179,9 +182,11 @@ impl Settings {
         let least = (self.send_window + (64 << 10)) as u64;
         range("connection_memory", self.connection_memory() as u64, least, 4 << 30)?;
         range("max_open_files", self.max_open_files as u64, 1, 10_000)?;
-        for (field, timeout) in
-            [("response_timeout (ms)", self.response_timeout), ("request_timeout (ms)", self.request_timeout)]
-        {
+        for (field, timeout) in [
+            ("response_timeout (ms)", self.response_timeout),
+            ("request_timeout (ms)", self.request_timeout),
+            ("missing_timeout (ms)", self.missing_timeout),
+        ] {
             let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
             range(field, milliseconds, 100, 86_400_000)?;
         }

@@ -376,7 +376,7 @@ impl Config {
                 return Err(self.at(span, format!("{value} is not between {low} and {high}")));
             }
         }
-        for timeout in [&self.quic.response_timeout, &self.quic.request_timeout] {
+        for timeout in [&self.quic.response_timeout, &self.quic.request_timeout, &self.quic.missing_timeout] {
             let range = Duration::from_secs(1)..=Duration::from_secs(86_400);
             if !range.contains(&timeout.get_ref().0) {
                 return Err(self.at(timeout.span(), "give a time between \"1s\" and \"24h\""));

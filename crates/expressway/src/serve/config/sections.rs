@@ -92,6 +92,8 @@ pub(crate) struct Quic {
     pub(crate) response_rate: Spanned<Size>,
     /// A request whose header section does not come whole within this time, or of whose body nothing comes for it, is ended.
     pub(crate) request_timeout: Spanned<Span>,
+    /// Data may be missing for this long while later data is kept; then the connection is closed.
+    pub(crate) missing_timeout: Spanned<Span>,
     /// Bytes a second that count as sending a body while it is waited for; 0: any byte.
     pub(crate) request_rate: Spanned<Size>,
     /// Congestion control.
@@ -166,6 +168,7 @@ impl Default for Quic {
             response_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
             response_rate: Spanned::new(0..0, Size(RESPONSE_RATE)),
             request_timeout: Spanned::new(0..0, Span(Duration::from_secs(30))),
+            missing_timeout: Spanned::new(0..0, Span(Duration::from_secs(60))),
             request_rate: Spanned::new(0..0, Size(REQUEST_RATE)),
             congestion: Congestion::default(),
             pacing: true,

@@ -98,9 +98,11 @@ impl Connection {
             self.release = None;
         }
         if self.shrinks.is_some_and(|shrinks| shrinks <= now) {
-            (self.shrinks, self.has_grown) = (None, false);
-            self.link.transport.shrink_to_fit();
+            self.shrinks = None;
+            // The session asks TLS who the client is when it begins. Without one the time begins anew.
             if let Some(session) = &mut self.upper.session {
+                self.has_grown = false;
+                self.link.transport.shrink_to_fit();
                 session.shrink_to_fit();
             }
         }

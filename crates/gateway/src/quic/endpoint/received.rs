@@ -4,8 +4,10 @@
 //! data, but not what many small segments of it take, and a client that leaves out the first byte of a stream can have it kept for as
 //! long as it answers. The application is told of a stream by its first byte, so that its own deadlines begin there.
 //!
-//! Beyond the connection's share of the memory it is closed. Always allowed is what ordinary clients leave unread when memory is
-//! scarce: one whole window, and the beginning of as many requests as may be open.
+//! Beyond the connection's share of the memory it is closed. Always allowed is what its first flow control window permits, and the
+//! beginning of as many requests as may be open: who keeps to what was promised is not closed for what we do not read.
+//!
+//! Clients that send more urgent streams first may be late with what was lost of the others, so time is long.
 
 use std::time::{Duration, Instant};
 
@@ -40,10 +42,9 @@ impl Received {
         let settings = link.settings();
         let limits = link.setup.application.limits(settings);
         let StreamLimits { bidirectional, unidirectional, .. } = limits;
-        let window = limits.bidirectional_window.max(limits.unidirectional_window);
         let bytes = |sum: u64| usize::try_from(sum).unwrap_or(usize::MAX);
         // What packets of a kilobyte take in addition is less than a quarter.
-        let least = bytes(window / 4 * 5 + (bidirectional + unidirectional) * STREAM);
+        let least = bytes(limits.connection_window / 4 * 5 + (bidirectional + unidirectional) * STREAM);
         let most = settings.connection_memory().max(bytes(limits.max_connection_window.saturating_mul(2)));
         Self { charge: link.account.charge_received(), least, most, look: None }
     }
@@ -67,7 +68,7 @@ impl Received {
     }
 
     fn judge(&mut self, turn: &mut Turn<'_>, held: usize) {
-        if turn.link.transport.is_ending() {
+        if turn.link.transport.is_closing() {
             self.look = None;
             return;
         }
@@ -79,7 +80,7 @@ impl Received {
             self.look = None;
             return;
         }
-        let timeout = turn.link.settings().request_timeout;
+        let timeout = turn.link.settings().missing_timeout;
         let is_due = self.look.is_some_and(|look| look <= turn.now);
         if is_due || self.look.is_none() {
             self.look = Some(turn.now + (timeout / LOOKS).min(LONGEST));
@@ -96,7 +97,7 @@ impl Received {
     fn close(&mut self, turn: &mut Turn<'_>, reason: &str) {
         tracing::debug!(remote = %turn.link.remote(), held = self.charge.octets(), reason, "closing a connection");
         let code = turn.link.setup.application.excess_code(turn.link.transport.protocol());
-        turn.link.transport.close(code, reason);
+        turn.link.transport.close_connection(code, reason);
         self.look = None;
     }
 }

@@ -15,6 +15,7 @@ const PART: &[u8] = b"\x01\x12\x00\x00\xd1";
 fn impatient(settings: &mut Settings) {
     settings.response_timeout = Duration::from_secs(1);
     settings.request_timeout = Duration::from_secs(1);
+    settings.missing_timeout = Duration::from_secs(1);
 }
 
 #[test]

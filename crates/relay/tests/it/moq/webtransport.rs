@@ -117,7 +117,8 @@ fn a_session_keeps_to_the_limits_of_its_client() {
     assert_eq!(came(&world, index), (6000, vec![0]));
     world.peers[index].send(SESSION, capsule(0x190b_4d3d, 1 << 20), false);
     world.until("the second group", |world| came(world, index).1 == [0, 1]);
-    world.for_a_while(std::time::Duration::from_millis(50));
+    // Longer than it takes until streams are looked at that may have been stopped, which one that waits to begin is not.
+    world.for_a_while(std::time::Duration::from_millis(2500));
     assert_eq!(came(&world, index).1, [0, 1], "there may be no stream for the third");
     // Less than before says nothing.
     world.peers[index].send(SESSION, capsule(0x190b_4d3d, 1), false);
