@@ -264,8 +264,9 @@ def beside(
             outcome.cpu += cpu_seconds(pid) - spent
             outcome.grown = max(outcome.grown, resident(pid) - held)
             during = server.metrics()
-            outcome.counted = max(outcome.counted, during.sum("memory_bytes") - outcome.before.sum("memory_bytes"))
-            outcome.connections = max(outcome.connections, during.sum("connections") + during.sum("tcp_connections"))
+            if during.has("memory_bytes"):
+                outcome.counted = max(outcome.counted, during.sum("memory_bytes") - outcome.before.sum("memory_bytes"))
+                outcome.connections = max(outcome.connections, during.sum("connections") + during.sum("tcp_connections"))
             if each:
                 each()
             for what, count in under_way.stop().items():

@@ -29,6 +29,10 @@ class Metrics:
             labels = dict(_LABEL.findall(match["labels"] or ""))
             self.samples.append(Sample(match["name"], labels, float(match["value"])))
 
+    def has(self, name: str) -> bool:
+        """Whether the process has a metric of this name."""
+        return any(sample.name == f"expressway_{name}" for sample in self.samples)
+
     def sum(self, name: str, **labels: str) -> int:
         """The sum of a metric over all label sets that contain `labels`. One that is absent is an error."""
         family = [sample for sample in self.samples if sample.name == f"expressway_{name}"]

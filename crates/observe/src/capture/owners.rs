@@ -5,8 +5,9 @@
 //! parts, so that a host with very many descriptors causes no long pauses.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{self, ReadDir};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Sockets remembered; all are forgotten when there are more.
@@ -23,6 +24,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Looking may take one part in this of the time.
 const SHARE: u32 = 20;
+
+/// Ancestors of a process that are asked for a socket.
+const ANCESTORS: usize = 16;
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +72,7 @@ impl Default for Sockets {
 }
 
 impl Sockets {
-    /// The process that has the socket with this inode open: any, if there are several. Looks it up in /proc, at most once a
+    /// The process that has the socket with this inode open; if there are several, one that no other of them has started. Looks it up in /proc, at most once a
     /// second; a process that has ended since remains known.
     pub(super) fn owner(&mut self, inode: u64) -> Option<&Owner> {
         if inode == 0 {
@@ -115,10 +119,9 @@ impl Sockets {
                 None => scan.current = None,
                 Some(Err(_)) => {}
                 Some(Ok(descriptor)) => {
-                    let inode = fs::read_link(descriptor.path()).ok();
-                    let inode = inode.and_then(|link| link.to_str().and_then(inode_of));
+                    let inode = inode_at(&descriptor.path());
                     if let Some(inode) = inode.filter(|inode| self.wanted.remove(inode)) {
-                        let owner = self.process(id);
+                        let owner = self.process(self.first_holder(id, &descriptor.file_name(), inode));
                         self.owners.insert(inode, owner);
                     }
                 }
@@ -138,10 +141,34 @@ impl Sockets {
         processes
     }
 
+    /// The first of a process and its ancestors in a row that have a socket under the same number. A process that starts another has its
+    /// sockets in that one too, until the other program runs.
+    fn first_holder(&self, mut id: u32, descriptor: &OsStr, inode: u64) -> u32 {
+        for _ in 0..ANCESTORS {
+            let Some(parent) = self.parent(id) else { break };
+            if inode_at(&self.proc.join(parent.to_string()).join("fd").join(descriptor)) != Some(inode) {
+                break;
+            }
+            id = parent;
+        }
+        id
+    }
+
+    /// Of proc_pid_stat(5): behind the name, which may contain anything, state and parent.
+    fn parent(&self, id: u32) -> Option<u32> {
+        let stat = fs::read_to_string(self.proc.join(id.to_string()).join("stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    }
+
     fn process(&self, id: u32) -> Owner {
         let name = fs::read_to_string(self.proc.join(id.to_string()).join("comm")).unwrap_or_default();
         Owner { id, name: name.trim_end().to_owned() }
     }
+}
+
+/// The inode of a socket that a link in `/proc/…/fd` leads to.
+fn inode_at(link: &Path) -> Option<u64> {
+    inode_of(fs::read_link(link).ok()?.to_str()?)
 }
 
 /// The inode of `socket:[123]`.
@@ -204,6 +231,24 @@ mod tests {
             assert!(!sockets.look() || sockets.scan.is_none());
         }
         assert!(sockets.wanted.is_empty() && sockets.owner(5).is_none());
+    }
+
+    #[test]
+    fn who_starts_another_program_has_its_sockets_and_not_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        // Process 30 was started by 20, and that by 10, which has another socket under the number.
+        for (process, parent, inode) in [(10, 1, 5), (20, 10, 42), (30, 20, 42)] {
+            let process = folder.path().join(process.to_string());
+            fs::create_dir_all(process.join("fd")).unwrap();
+            fs::write(process.join("stat"), format!("1 (a) b) S {parent} 0 0\n")).unwrap();
+            symlink(format!("socket:[{inode}]"), process.join("fd/3")).unwrap();
+        }
+        let mut sockets = Sockets { proc: folder.path().to_owned(), ..Sockets::default() };
+        assert_eq!(sockets.owner(42).unwrap().id, 20);
+        // One that is its own ancestor, as no kernel has it, is looked at and left.
+        fs::write(folder.path().join("20/stat"), "1 (a) S 30 0 0\n").unwrap();
+        let mut sockets = Sockets { proc: folder.path().to_owned(), ..Sockets::default() };
+        assert!(sockets.owner(42).is_some());
     }
 
     #[test]
