@@ -101,6 +101,7 @@ def test_a_bad_document_changes_nothing_and_is_told(
     balancer.wait_log("not reloaded")
     download_with_new_ports(network, certificates)
     assert led_by_id(balancer) > 0.9
+    balancer.expect("keeping version", "not reloaded")
     put(newest)
     wait_until(lambda: metric(balancer, "shared_keys_good") == 1, "the good one is never seen again")
     config = tmp_path / "wrong.toml"

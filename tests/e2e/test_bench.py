@@ -151,7 +151,7 @@ def test_a_leader_is_named_and_a_regression_found(raw: Path, tmp_path: Path) -> 
     new = write(tmp_path / "new.jsonl", raw, 5.0)
     bench("report", old, "--out", tmp_path)
     assert "\nOurs leads: 1.\n" in (tmp_path / "report.md").read_text()
-    assert "/ by udp</text>" in (tmp_path / "ratios.svg").read_text()
+    assert "by copy / by sendmmsg</text>" in (tmp_path / "ratios.svg").read_text()
     assert "| worse |" in bench("--compare", old, new, code=1)
     assert "| worse |" not in bench("--compare", new, old)
     changes = json.loads(bench("--compare", old, new, "--json", code=1))

@@ -9,7 +9,7 @@ use crate::raw::{Described, RawRun};
 
 const STYLE: &str = include_str!("style.css");
 
-const WIDTH: f64 = 960.0;
+const WIDTH: f64 = 1000.0;
 /// Left and right of the scale: labels, and who was compared.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = 640.0;

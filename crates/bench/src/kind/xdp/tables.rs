@@ -1,6 +1,7 @@
 //! Configurations and tables for the programs at the edge of a network: rules, prefixes and routes of a given size,
 //! the same in every run, and the sources and destinations of what is sent to them.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
@@ -101,8 +102,11 @@ pub(super) fn destinations(routes: u64, count: u64) -> Vec<Ipv4Addr> {
         return vec![FAR];
     }
     let step = ((routes - 1) / count).max(1);
-    let to = networks(routes - 1).step_by(step as usize).take(count as usize);
-    to.map(|(address, _)| (address + 1).into()).collect()
+    // Some networks occur twice: others stand in for them.
+    let to = networks(routes - 1).step_by(step as usize).chain(networks(routes - 1));
+    let mut known = HashSet::new();
+    let to = to.map(|(address, _)| Ipv4Addr::from(address + 1)).filter(|address| known.insert(*address));
+    to.take(count as usize).collect()
 }
 
 /// A file of addresses, one a line.

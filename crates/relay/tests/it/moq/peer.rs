@@ -66,6 +66,18 @@ impl Peer {
         }
     }
 
+    /// What there is to know of it when a test fails.
+    pub(super) fn state(&self) -> String {
+        let lengths: Vec<_> = self.streams.iter().map(|(stream, octets)| (*stream, octets.len())).collect();
+        let errors = (self.quic.peer_error(), self.quic.local_error(), self.quic.timeout());
+        format!(
+            "{:?} {errors:?} streams {lengths:?} ended {:?} waiting {}",
+            self.quic.stats(),
+            self.ended,
+            self.waiting.len()
+        )
+    }
+
     /// What has come on a stream.
     pub(super) fn came(&self, stream: u64) -> &[u8] {
         self.streams.get(&stream).map_or(&[], Vec::as_slice)

@@ -99,9 +99,10 @@ impl World {
         while !done(self) {
             assert!(
                 Instant::now() < limit,
-                "timed out waiting for {what}: {:?} {:?}",
+                "timed out waiting for {what}: {:?} {:?} {:?}",
                 self.room.counters,
-                self.room.gauges
+                self.room.gauges,
+                self.peers.iter().map(Peer::state).collect::<Vec<_>>()
             );
             self.step();
         }
