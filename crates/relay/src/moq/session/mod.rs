@@ -370,7 +370,9 @@ impl quic::Session for Session {
             // The deadline is over, whatever becomes of the connection.
             self.begun = turn.now();
         }
-        self.settle_late(turn) || self.sweep_stopped(turn) || self.handle_silence(turn)
+        let is_cut = self.settle_late(turn) || self.sweep_stopped(turn) || self.handle_silence(turn);
+        // What that has woken has no other turn to wait for.
+        is_cut || self.is_woken() && self.handle_woken(turn, &mut [])
     }
 
     fn held(&self) -> usize {
