@@ -75,8 +75,8 @@ impl Coming {
         Self { body, watch: Arc::clone(watch), pace: Pace::default(), received: 0 }
     }
 
-    /// The client is not what it waits for.
-    fn is_held_up(&mut self) {
+    /// Something else than the client holds it up, which is not counted against the client.
+    fn hold_up(&mut self) {
         self.pace.forget();
     }
 
@@ -95,7 +95,7 @@ impl Coming {
                 && let Ok(next) = timeout_at(deadline.into(), next(&mut self.body)).await
             {
                 if has_unread() {
-                    self.is_held_up();
+                    self.hold_up();
                 }
                 if let Some(Ok(frame)) = &next {
                     let octets = frame.data_ref().map_or(0, Bytes::len);
@@ -107,7 +107,7 @@ impl Coming {
             if !has_unread() {
                 return Err(TooSlow);
             }
-            self.is_held_up();
+            self.hold_up();
         }
     }
 }
@@ -122,7 +122,7 @@ pub(crate) async fn pass_on(body: Incoming, mut writer: PipeWriter, watch: Arc<W
         let room = poll_fn(|context| {
             let room = writer.poll_room(context.waker());
             if room.is_pending() {
-                coming.is_held_up();
+                coming.hold_up();
             }
             room
         });
@@ -131,7 +131,7 @@ pub(crate) async fn pass_on(body: Incoming, mut writer: PipeWriter, watch: Arc<W
             return;
         }
         while watch.account.requests() > watch.account.limit() / SHARE && writer.held() > 0 {
-            coming.is_held_up();
+            coming.hold_up();
             tokio::time::sleep(WAIT).await;
         }
         match coming.next(|| writer.held() > 0).await {

@@ -25,21 +25,21 @@ struct Kept {
 
 /// The readers of incomplete streams; a request that arrives complete has none here.
 #[derive(Default)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     readers: StreamMap<Kept>,
     kept: u64,
 }
 
 impl Incoming {
     /// Gives back room that is not needed for what there is.
-    pub(super) fn shrink_to_fit(&mut self) {
+    pub(crate) fn shrink_to_fit(&mut self) {
         self.readers.shrink_to_fit();
     }
 
     /// The reader to continue with, and when its stream began; for an unknown stream a new one, which began
     /// `now`.
     #[inline]
-    pub(super) fn take(&mut self, stream: u64, now: Instant) -> (RequestReader, Instant) {
+    pub(crate) fn take(&mut self, stream: u64, now: Instant) -> (RequestReader, Instant) {
         if self.readers.is_empty() {
             return (RequestReader::default(), now);
         }
@@ -53,7 +53,7 @@ impl Incoming {
     }
 
     /// Keeps a reader for the remaining data. `max_section` bounds a section in bytes.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &mut self,
         stream: u64,
         (reader, since): (RequestReader, Instant),
@@ -71,22 +71,32 @@ impl Incoming {
     }
 
     /// True if the stream has begun and is incomplete.
-    pub(super) fn contains(&self, stream: u64) -> bool {
+    pub(crate) fn contains(&self, stream: u64) -> bool {
         !self.readers.is_empty() && self.readers.contains_key(&stream)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.readers.is_empty()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.readers.len()
+    }
+
+    /// The one that began first, and when.
+    pub(crate) fn oldest(&self) -> Option<(u64, Instant)> {
+        self.readers.iter().map(|(stream, kept)| (*stream, kept.since)).min_by_key(|(_, since)| *since)
+    }
+
     /// Streams that began before `start`.
-    pub(super) fn older_than(&self, start: Instant) -> impl Iterator<Item = u64> {
+    pub(crate) fn older_than(&self, start: Instant) -> impl Iterator<Item = u64> {
         self.readers.iter().filter(move |(_, kept)| kept.since < start).map(|(stream, _)| *stream)
     }
 
     /// Forgets a stream that is not read any more.
     #[inline]
-    pub(super) fn forget(&mut self, stream: u64) {
+    pub(crate) fn forget(&mut self, stream: u64) {
         if !self.readers.is_empty() {
             if let Some(kept) = self.readers.remove(&stream) {
                 self.kept -= kept.bytes;
@@ -96,7 +106,7 @@ impl Incoming {
     }
 
     /// Releases memory no longer needed.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.readers.is_empty() && self.readers.capacity() > 0 {
             self.readers = StreamMap::default();
         }

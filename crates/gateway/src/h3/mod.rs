@@ -23,7 +23,7 @@
 mod application;
 mod blocked;
 mod early;
-mod incoming;
+pub(crate) mod incoming;
 pub(crate) mod peer;
 mod priority;
 pub(crate) mod request;

@@ -144,7 +144,7 @@ counters! {
         pub refused_rapid_reset: u64,
         /// Connections closed because data that had been received and could not be read took more memory than one may hold.
         pub refused_received_memory: u64,
-        /// Connections closed because data was missing for `request_timeout`, and what came after it was waiting.
+        /// Connections closed because data was missing for `missing_timeout` while later data was kept.
         pub refused_received_timeout: u64,
         /// Wake-ups for requests that had ended meanwhile.
         pub wakeups_stale: u64,

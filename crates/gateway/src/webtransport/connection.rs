@@ -10,6 +10,7 @@ use expressway_h3::{CapsuleReader, Error, RequestReader, Scope, capsule, code};
 
 use super::Service;
 use super::streams::Early;
+use crate::h3::incoming::Incoming;
 use crate::h3::peer::Peer;
 use crate::h3::request::Request;
 use crate::quic::engine::{Closing, Credit};
@@ -31,14 +32,12 @@ pub(super) struct Connection {
     begun: Instant,
     /// Streams whose beginning is incomplete.
     pub(super) heads: HashMap<u64, HeadReader>,
-    /// Requests whose header section is.
-    pub(super) requests: HashMap<u64, RequestReader>,
+    /// Requests whose header section is, each of which has as long as the session to be asked for.
+    pub(super) requests: Incoming,
     /// The first request stream beyond all that the client has used.
     pub(super) next_request: u64,
     /// Requests that the client has begun.
     pub(super) begun_requests: u32,
-    /// Since when some header section has been incomplete.
-    pub(super) incomplete_since: Option<Instant>,
     /// After GOAWAY: requests from this stream on are refused.
     pub(super) refused_from: Option<u64>,
     /// Streams that wait for their session.
@@ -107,10 +106,9 @@ impl Connection {
             peer: Peer::new(MAX_SECTION, &SETTINGS),
             begun: turn.now,
             heads: HashMap::new(),
-            requests: HashMap::new(),
+            requests: Incoming::default(),
             next_request: 0,
             begun_requests: 0,
-            incomplete_since: None,
             refused_from: None,
             early: VecDeque::new(),
             unread: VecDeque::new(),
@@ -159,7 +157,7 @@ impl Connection {
     pub(super) fn abort(&mut self, turn: &mut Turn<'_>, stream: u64, code: u64) {
         turn.link.transport.stop_with(stream, code);
         turn.link.transport.reset_with(stream, code);
-        self.requests.remove(&stream);
+        self.requests.forget(stream);
         if self.connect.as_ref().is_none_or(|connect| connect.stream != stream) {
             return;
         }
@@ -270,21 +268,18 @@ impl Connection {
     /// When the session must have been asked for, or the connection ends.
     pub(super) fn own_deadline(&self) -> Option<Instant> {
         let setup = (self.inner.is_none() && !self.is_over).then(|| self.begun + SETUP_TIMEOUT);
-        let incomplete = self.incomplete_since.filter(|_| !self.requests.is_empty());
-        let incomplete = incomplete.map(|since| since + SETUP_TIMEOUT);
+        let incomplete = self.requests.oldest().map(|(_, since)| since + SETUP_TIMEOUT);
         self.closes.or(setup).into_iter().chain(incomplete).min()
     }
 
     /// It is then.
     pub(super) fn handle_own_deadline(&mut self, turn: &mut Turn<'_>) {
-        if self.own_deadline().is_none_or(|at| at > turn.now) {
-            return;
+        while let Some((stream, since)) = self.requests.oldest()
+            && since + SETUP_TIMEOUT <= turn.now
+        {
+            self.abort(turn, stream, code::REQUEST_INCOMPLETE);
         }
-        let since = self.incomplete_since.filter(|_| !self.requests.is_empty());
-        if since.is_some_and(|since| since + SETUP_TIMEOUT <= turn.now) {
-            for stream in self.requests.keys().copied().collect::<Vec<_>>() {
-                self.abort(turn, stream, code::REQUEST_INCOMPLETE);
-            }
+        if self.own_deadline().is_none_or(|at| at > turn.now) {
             return;
         }
         let words = if self.is_over { "" } else { "no session in time" };

@@ -51,7 +51,8 @@ impl Connection {
         (first, is_last): (&[u8], bool),
         scratch: &mut [u8],
     ) -> Result<(), Error> {
-        if !self.requests.contains_key(&stream) {
+        let is_new = !self.requests.contains(stream);
+        if is_new {
             self.begun_requests += 1;
             if self.begun_requests > MAX_REQUESTS {
                 turn.worker.stats.refused_rapid_reset += 1;
@@ -59,13 +60,11 @@ impl Connection {
             }
         }
         let is_full = self.requests.len() + self.answers.len() >= INCOMPLETE;
-        let mut reader = match self.requests.remove(&stream) {
-            None if is_full => {
-                self.abort(turn, stream, code::REQUEST_REJECTED);
-                return Ok(());
-            }
-            kept => kept.unwrap_or_default(),
-        };
+        if is_new && is_full {
+            self.abort(turn, stream, code::REQUEST_REJECTED);
+            return Ok(());
+        }
+        let (mut reader, since) = self.requests.take(stream, turn.now);
         self.next_request = self.next_request.max(stream + 4);
         let (mut length, mut is_last) = (first.len(), is_last);
         scratch[..length].copy_from_slice(first);
@@ -107,11 +106,7 @@ impl Connection {
                 Received::Nothing => break,
             }
         }
-        if self.requests.is_empty() {
-            self.incomplete_since = Some(turn.now);
-        }
-        self.requests.insert(stream, reader);
-        Ok(())
+        self.requests.keep(stream, (reader, since), MAX_SECTION, &turn.link.account)
     }
 
     /// What a header section asks for.

@@ -45,7 +45,7 @@ impl Connection {
         if self.connect.as_ref().is_some_and(|connect| connect.stream == stream) {
             return self.read_connect(turn, stream, scratch);
         }
-        if self.requests.contains_key(&stream) {
+        if self.requests.contains(stream) {
             return self.read_request(turn, stream, (&[], false), scratch);
         }
         self.read_head(turn, stream, scratch)

@@ -258,13 +258,9 @@ impl Charge {
 
     fn add(&self) {
         let (inner, octets) = (&self.account.0, self.octets);
-        let of_requests = match self.kind {
-            Kind::Response => {
-                inner.copied.set_out(octets);
-                return inner.ledger.own(octets + beside(octets));
-            }
-            Kind::Request => &inner.requests,
-            Kind::Received => &inner.received,
+        let Some(of_requests) = self.of_requests() else {
+            inner.copied.set_out(octets);
+            return inner.ledger.own(octets + beside(octets));
         };
         of_requests.fetch_add(octets, Ordering::Relaxed);
         inner.ledger.requests.fetch_add(octets, Ordering::Relaxed);
@@ -273,17 +269,22 @@ impl Charge {
 
     fn remove(&self) {
         let (inner, octets) = (&self.account.0, self.octets);
-        let of_requests = match self.kind {
-            Kind::Response => {
-                inner.copied.arrive(octets);
-                return inner.ledger.disown(octets + beside(octets));
-            }
-            Kind::Request => &inner.requests,
-            Kind::Received => &inner.received,
+        let Some(of_requests) = self.of_requests() else {
+            inner.copied.arrive(octets);
+            return inner.ledger.disown(octets + beside(octets));
         };
         of_requests.fetch_sub(octets, Ordering::Relaxed);
         inner.ledger.requests.fetch_sub(octets, Ordering::Relaxed);
         inner.ledger.disown(octets);
+    }
+
+    /// Where octets of requests are counted; `None` for those of a response.
+    fn of_requests(&self) -> Option<&AtomicUsize> {
+        match self.kind {
+            Kind::Response => None,
+            Kind::Request => Some(&self.account.0.requests),
+            Kind::Received => Some(&self.account.0.received),
+        }
     }
 }
 
