@@ -3,6 +3,7 @@
 //! * [`Document`]: a version, and three sets of keys ([`Keys`]): the *current*, which is in use, the *next*, which other servers may
 //!   use already, and the *previous*, which they may still use. All three are accepted, one makes what is new.
 //! * [`Signer`] signs documents by Ed25519 (RFC 8032), [`Signers`] are the public keys whose signatures count.
+//! * [`Section`] is where a configuration says which document that is.
 //! * [`Store`] reads a file again when it changes. What is wrong with it is told once and counted, and the last good document stays.
 //!
 //! # Decisions
@@ -19,10 +20,12 @@
 
 mod document;
 pub mod files;
+mod section;
 mod signature;
 mod store;
 
 pub use document::{CONFIGS, Document, Keys, RETRY_LENGTH, TICKET_LENGTH, TOKEN_LENGTH};
+pub use section::Section;
 pub use signature::{MAX_SIGNERS, Signer, Signers};
 pub use store::{Report, Store, check, read};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
-use expressway_keys::Document;
+use expressway_keys::{Document, Section};
 use expressway_settings::{ConfigError, SourceFile, Span, admin, named};
 use expressway_xbpf::{Balance, BalanceName};
 use serde::Deserialize;
@@ -19,12 +19,10 @@ mod keys;
 mod quic;
 
 pub use check::{Check, CheckKind};
-pub use keys::SharedKeys;
 pub(super) use keys::configs as shared_configs;
 pub use quic::QuicConfig;
 
 use check::RawCheck;
-use keys::RawKeys;
 use quic::RawQuic;
 
 /// The greatest weight: finer shares than a ring has entries for would be lost.
@@ -173,7 +171,7 @@ pub struct Config {
     /// The admin listener.
     pub admin: Option<admin::Section>,
     /// Keys that nodes and balancers share.
-    pub keys: Option<SharedKeys>,
+    pub keys: Option<Section>,
     /// At least one.
     pub services: Vec<Service>,
     /// The file's text, for `/config`.
@@ -196,7 +194,7 @@ struct Raw {
     #[serde(default)]
     seed: u64,
     admin: Option<admin::Section>,
-    keys: Option<RawKeys>,
+    keys: Option<Section>,
     #[serde(default)]
     service: Vec<RawService>,
 }
@@ -256,7 +254,7 @@ impl Config {
     /// # Errors
     /// With file, line and key.
     pub fn parse(source: SourceFile) -> Result<Self, ConfigError> {
-        let raw: Raw = source.parse()?;
+        let mut raw: Raw = source.parse()?;
         if raw.service.is_empty() {
             return Err(SourceFile::whole(&source.file, "no [[service]]: add one"));
         }
@@ -271,8 +269,7 @@ impl Config {
             }
             value => Ok(value.map_or(default, Spanned::into_inner)),
         };
-        let keys = raw.keys.map(|keys| keys::check(&source, keys)).transpose()?;
-        let (keys, document) = keys.unzip();
+        let document = raw.keys.as_mut().map(|section| keys::check(&source, section)).transpose()?;
         let config = Self {
             interfaces: raw.interfaces.into_iter().map(Spanned::into_inner).collect(),
             mode: raw.mode,
@@ -282,7 +279,7 @@ impl Config {
             probation: entries(raw.probation, 1 << 16)?,
             seed: raw.seed,
             admin: source.admin(raw.admin)?,
-            keys,
+            keys: raw.keys,
             services: services(&source, raw.service, document.as_ref())?,
             text: source.text.clone(),
         };

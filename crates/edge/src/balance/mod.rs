@@ -40,7 +40,6 @@ mod status;
 
 pub use config::{
     Affinity, Check, CheckKind, Config, Method, Node, Protocol, QuicConfig, Route, Scheduler, Service,
-    SharedKeys,
 };
 pub use control::{Balancer, Error};
 pub use status::{NodeStatus, ServiceStatus, Status};

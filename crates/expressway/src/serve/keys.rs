@@ -2,7 +2,6 @@
 //! comes.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use expressway_gateway::quic::SharedRetryKeys;
 use expressway_keys::{Document, Keys, Store};
@@ -28,9 +27,8 @@ impl SharedKeys {
     /// Without a good document there is nothing to begin with.
     pub(crate) fn open(config: &Config) -> Result<Option<Arc<Self>>, Failure> {
         let Some(section) = &config.keys else { return Ok(None) };
-        let (file, signer) = (section.file.get_ref(), section.signer.get_ref());
-        let store = Store::open(file, signer, Instant::now())
-            .map_err(|problem| Failure::usage(config.at(section.file.span(), problem)))?;
+        let store =
+            section.open().map_err(|problem| Failure::usage(config.at(section.file.span(), problem)))?;
         let document = store.document();
         let tokens = TokenKeys::new(url_keys(&document));
         Ok(Some(Arc::new(Self { store, tokens })))

@@ -1,40 +1,18 @@
 //! `[keys]` and `shared_keys`: connection IDs by the keys that the nodes share ([`expressway_keys`]).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use expressway_keys::Document;
+use expressway_keys::{Document, Section};
 use expressway_settings::{ConfigError, SourceFile};
 use expressway_xbpf::BalanceQuic;
-use serde::Deserialize;
-use toml::Spanned;
 
 use super::Route;
 use super::quic::{OUR_LENGTH, QuicConfig};
 
-/// `[keys]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SharedKeys {
-    /// File with the document of `expressway keys`.
-    pub file: PathBuf,
-    /// PEM file with the public keys of those who may sign it.
-    pub signer: PathBuf,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawKeys {
-    file: Spanned<PathBuf>,
-    signer: PathBuf,
-}
-
-/// The files, and the document as it is now.
-pub(super) fn check(source: &SourceFile, raw: RawKeys) -> Result<(SharedKeys, Document), ConfigError> {
-    let folder = source.file.parent().unwrap_or(Path::new(""));
-    let span = raw.file.span();
-    let keys = SharedKeys { file: folder.join(raw.file.into_inner()), signer: folder.join(raw.signer) };
-    let document =
-        expressway_keys::check(&keys.file, &keys.signer).map_err(|problem| source.at(span, problem))?;
-    Ok((keys, document))
+/// The document as it is now, after paths were made relative to the configuration's folder.
+pub(super) fn check(source: &SourceFile, section: &mut Section) -> Result<Document, ConfigError> {
+    section.resolve(source.file.parent().unwrap_or(Path::new("")));
+    section.check().map_err(|problem| source.at(section.file.span(), problem))
 }
 
 /// The configurations of a service with `shared_keys`.
@@ -44,7 +22,7 @@ pub(super) fn of_service(
     has_others: bool,
     server_id: usize,
 ) -> Result<Vec<QuicConfig>, String> {
-    let document = document.ok_or("there is no [keys]: give its file and signer")?;
+    let document = document.ok_or(Section::MISSING)?;
     if route != Route::QuicLb {
         return Err("requires route = \"quic-lb\"".into());
     }
@@ -60,7 +38,7 @@ const NONCE: usize = 4;
 
 /// How connection IDs of the document's keys are read, if server IDs have `server_id` bytes; `None` if that is too many.
 pub(in crate::balance) fn configs(document: &Document, server_id: usize) -> Option<Vec<QuicConfig>> {
-    let nonce = OUR_LENGTH.checked_sub(server_id).filter(|nonce| *nonce >= NONCE)? as u8;
+    let nonce = OUR_LENGTH.checked_sub(server_id)? as u8;
     let of = |keys: &expressway_keys::Keys| {
         let quic = BalanceQuic::encrypted(server_id as u8, nonce, keys.connection_ids)?;
         Some(QuicConfig { config: keys.config, quic })
@@ -71,6 +49,7 @@ pub(in crate::balance) fn configs(document: &Document, server_id: usize) -> Opti
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
 
     use expressway_keys::Signer;
 

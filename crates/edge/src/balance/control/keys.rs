@@ -1,11 +1,9 @@
 //! Connection IDs by shared keys: what the document says now.
 
-use std::time::Instant;
-
-use expressway_keys::{Document, Report, Store};
+use expressway_keys::{Document, Report, Section, Store};
 
 use super::{Balancer, Error, ids};
-use crate::balance::config::{Config, Service, SharedKeys, shared_configs};
+use crate::balance::config::{Config, Service, shared_configs};
 
 impl Balancer {
     /// What became of the file of the shared keys, if there is one.
@@ -17,10 +15,7 @@ impl Balancer {
     /// read, and what is in use is never older than what was.
     pub(super) fn set_keys(&mut self, config: &mut Config) -> Result<(), Error> {
         if self.keys.is_none() || self.config.keys != config.keys {
-            let open = |keys: &SharedKeys| {
-                Store::open(&keys.file, &keys.signer, Instant::now()).map_err(Error::Keys)
-            };
-            self.keys = config.keys.as_ref().map(open).transpose()?;
+            self.keys = config.keys.as_ref().map(Section::open).transpose().map_err(Error::Keys)?;
         } else if let Some(store) = &self.keys {
             store.keep_up(true);
         }

@@ -33,14 +33,12 @@ use expressway_origin::OriginOptions;
 use expressway_settings::{ConfigError, SourceFile, admin};
 pub(crate) use origin::{Control, Named, Origin};
 pub(crate) use otlp::Otlp;
-pub(crate) use sections::{Files, Keys, Log, Quic, Server};
+pub(crate) use sections::{Files, Log, Quic, Server};
 pub(crate) use site::{Problem, Site};
 pub(crate) use tcp::{Action, Http, Tcp};
 pub(crate) use tls::{Certificate, Tls};
 pub(crate) use value::{Congestion, LogFormat, Retry, Seccomp, Workers};
 
-/// For `shared_keys` of other sections.
-const NO_KEYS: &str = "there is no [keys]: give its file and signer";
 const KEYS_AFTER_RESTART: &str = "[keys] takes effect after a restart";
 
 /// Memory required in addition to the block cache, in bytes: enough for a few hundred busy connections.
@@ -64,7 +62,7 @@ pub(crate) struct Config {
     /// `[acme]`, absent when there is none.
     pub(crate) acme: Option<Acme>,
     /// `[keys]`, absent when the server shares none.
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<expressway_keys::Section>,
     /// `[quic]`
     pub(crate) quic: Quic,
     /// `[tcp]`
@@ -105,7 +103,7 @@ struct Raw {
     #[serde(default)]
     certificate: Vec<Certificate>,
     acme: Option<Acme>,
-    keys: Option<Keys>,
+    keys: Option<expressway_keys::Section>,
     #[serde(default)]
     quic: Quic,
     #[serde(default)]
@@ -238,7 +236,7 @@ impl Config {
         if let Some(section) = self.quic.load_balancing.as_ref().filter(|one| one.get_ref().shared_keys) {
             let (span, section) = (section.span(), section.get_ref());
             if !is_shared {
-                return Err(self.at(span, NO_KEYS));
+                return Err(self.at(span, expressway_keys::Section::MISSING));
             }
             if section.config != 0 || section.key_file.is_some() {
                 let problem = "with shared_keys leave out config and key_file: the document contains both";
@@ -525,7 +523,7 @@ impl Config {
         let join = |path: &mut Spanned<PathBuf>| *path.get_mut() = base.join(path.get_ref());
         self.quic.qlog.iter_mut().for_each(join);
         self.server.guard_keys.iter_mut().for_each(join);
-        self.keys.iter_mut().flat_map(|keys| [&mut keys.file, &mut keys.signer]).for_each(join);
+        self.keys.iter_mut().for_each(|keys| keys.resolve(base));
         let balancing = self.quic.load_balancing.iter_mut();
         balancing.flat_map(|one| one.get_mut().key_file.iter_mut()).for_each(join);
         self.cache.disk.iter_mut().for_each(join);

@@ -166,7 +166,7 @@ impl Token {
         match (&self.keys, self.shared_keys) {
             (Some(_), true) => Err("give keys or shared_keys, not both"),
             (None, false) => Err("give keys, or shared_keys = true"),
-            (None, true) if !has_section => Err(super::NO_KEYS),
+            (None, true) if !has_section => Err(expressway_keys::Section::MISSING),
             _ => Ok(()),
         }
     }

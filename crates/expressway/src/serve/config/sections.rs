@@ -126,16 +126,6 @@ pub(crate) struct LoadBalancing {
     pub(crate) shared_keys: bool,
 }
 
-/// `[keys]`: keys that several servers share.
-#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Keys {
-    /// File with the document of `expressway keys`.
-    pub(crate) file: Spanned<PathBuf>,
-    /// PEM file with the public keys of those who may sign it.
-    pub(crate) signer: Spanned<PathBuf>,
-}
-
 impl LoadBalancing {
     /// As the gateway takes it; `None` if it cannot.
     pub(crate) fn routable(&self, key: Option<Key>) -> Option<Routable> {
