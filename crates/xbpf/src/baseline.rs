@@ -231,7 +231,7 @@ impl Baseline {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
-        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, metadata: 0, repeat };
+        let input = sys::TestRunInput { frame, repeat, ..Default::default() };
         BaselineRun::of(self.program.as_fd(), &input)
     }
 }

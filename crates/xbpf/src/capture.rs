@@ -376,8 +376,7 @@ impl FilterTrial {
     /// # Errors
     /// [`Error::TestRun`].
     pub fn run(&self, packet: &[u8]) -> Result<u32, Error> {
-        let input =
-            sys::TestRunInput { frame: packet, linear: None, ifindex: 0, room: 0, metadata: 0, repeat: 1 };
+        let input = sys::TestRunInput { frame: packet, repeat: 1, ..Default::default() };
         let run = sys::test_run(self.0.as_fd(), &input);
         run.map(|run| run.verdict).map_err(|source| Error::TestRun { length: packet.len(), source })
     }

@@ -328,7 +328,7 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput { frame, linear: None, ifindex: 0, room: 0, metadata: 0, repeat })
+        self.test_run(&sys::TestRunInput { frame, repeat, ..Default::default() })
     }
 
     /// As [`Redirect::prog_test_run`] once, on a multi-buffer frame of which only the first `linear`
@@ -337,14 +337,8 @@ impl Redirect {
     /// # Errors
     /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
     pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<TestRun, Error> {
-        self.test_run(&sys::TestRunInput {
-            frame,
-            linear: Some(linear),
-            ifindex: 0,
-            room: 0,
-            metadata: 0,
-            repeat: 1,
-        })
+        let linear = Some(linear);
+        self.test_run(&sys::TestRunInput { frame, linear, repeat: 1, ..Default::default() })
     }
 
     fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<TestRun, Error> {

@@ -306,6 +306,7 @@ pub(crate) fn links_visible() -> bool {
 }
 
 /// What a test run is given beyond the frame.
+#[derive(Default)]
 pub(crate) struct TestRunInput<'a> {
     /// The frame from its Ethernet header on.
     pub(crate) frame: &'a [u8],

@@ -459,7 +459,7 @@ impl Balance {
     ) -> Result<BalanceRun, Error> {
         /// The program may put two headers of IPv6 and some in front.
         const ROOM: u32 = 128;
-        let input = sys::TestRunInput { frame, linear, ifindex: 0, room: ROOM, metadata, repeat };
+        let input = sys::TestRunInput { frame, linear, room: ROOM, metadata, repeat, ..Default::default() };
         let output = sys::test_run(self.program.as_fd(), &input)
             .map_err(|source| Error::TestRun { length: frame.len(), source })?;
         let duration = Duration::from_nanos(output.nanoseconds.into());

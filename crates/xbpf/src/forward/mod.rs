@@ -337,7 +337,7 @@ impl Forward {
         linear: Option<u32>,
         repeat: u32,
     ) -> Result<ForwardRun, Error> {
-        let input = sys::TestRunInput { frame, linear, ifindex, room: ROOM, metadata: 0, repeat };
+        let input = sys::TestRunInput { frame, linear, ifindex, room: ROOM, repeat, ..Default::default() };
         self.test_run(&input)
     }
 
@@ -348,7 +348,9 @@ impl Forward {
     /// [`Error::TestRun`], with EINVAL on older kernels.
     pub fn prog_test_run_without_room(&self, frame: &[u8], ifindex: u32) -> Result<ForwardRun, Error> {
         let metadata = sys::ALL_ROOM;
-        self.test_run(&sys::TestRunInput { frame, linear: None, ifindex, room: ROOM, metadata, repeat: 1 })
+        let input =
+            sys::TestRunInput { frame, ifindex, room: ROOM, metadata, repeat: 1, ..Default::default() };
+        self.test_run(&input)
     }
 
     fn test_run(&self, input: &sys::TestRunInput<'_>) -> Result<ForwardRun, Error> {

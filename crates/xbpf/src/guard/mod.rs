@@ -395,7 +395,7 @@ impl Guard {
     /// # Errors
     /// [`Error::TestRun`]; the kernel wants at least 14 bytes.
     pub fn prog_test_run(&self, frame: &[u8], repeat: u32) -> Result<BaselineRun, Error> {
-        let input = sys::TestRunInput { frame, linear: None, ifindex: 0, room: ROOM, metadata: 0, repeat };
+        let input = sys::TestRunInput { frame, room: ROOM, repeat, ..Default::default() };
         BaselineRun::of(self.program.as_fd(), &input)
     }
 
@@ -405,8 +405,8 @@ impl Guard {
     /// # Errors
     /// [`Error::TestRun`], with EINVAL on older kernels or for less than 14 linear bytes.
     pub fn prog_test_run_split(&self, frame: &[u8], linear: u32) -> Result<BaselineRun, Error> {
-        let input =
-            sys::TestRunInput { frame, linear: Some(linear), ifindex: 0, room: ROOM, metadata: 0, repeat: 1 };
+        let linear = Some(linear);
+        let input = sys::TestRunInput { frame, linear, room: ROOM, repeat: 1, ..Default::default() };
         BaselineRun::of(self.program.as_fd(), &input)
     }
 }

@@ -1,39 +1,26 @@
 //! Checksums by a crate that is not ours.
 
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 
 /// Panics unless `frame` is a whole packet of UDP or TCP, with no byte behind it, and every checksum of it is right.
 pub fn check_sums(frame: &[u8]) {
-    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
-    let (net, transport) = (sliced.net.unwrap(), sliced.transport.unwrap());
-    let (expected, found) = match (&net, &transport) {
-        (NetSlice::Ipv4(ip), transport) => {
-            let header = ip.header().to_header();
-            assert_eq!(header.calc_header_checksum(), header.header_checksum, "IPv4 header");
-            match transport {
-                TransportSlice::Udp(udp) => {
-                    (udp.to_header().calc_checksum_ipv4(&header, udp.payload()), udp.checksum())
-                }
-                TransportSlice::Tcp(tcp) => {
-                    (tcp.to_header().calc_checksum_ipv4(&header, tcp.payload()), tcp.checksum())
-                }
-                other => panic!("{other:?}"),
-            }
+    let headers = PacketHeaders::from_ethernet_slice(frame).unwrap();
+    let payload = headers.payload.slice();
+    assert_eq!(payload.as_ptr_range().end, frame.as_ptr_range().end, "bytes behind it");
+    let found = headers.transport.unwrap();
+    let mut expected = found.clone();
+    match headers.net.unwrap() {
+        NetHeaders::Ipv4(ip, _) => {
+            assert_eq!(ip.calc_header_checksum(), ip.header_checksum, "IPv4 header");
+            expected.update_checksum_ipv4(&ip, payload).unwrap();
         }
-        (NetSlice::Ipv6(ip), transport) => {
-            let header = ip.header().to_header();
-            match transport {
-                TransportSlice::Udp(udp) => {
-                    (udp.to_header().calc_checksum_ipv6(&header, udp.payload()), udp.checksum())
-                }
-                TransportSlice::Tcp(tcp) => {
-                    (tcp.to_header().calc_checksum_ipv6(&header, tcp.payload()), tcp.checksum())
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        (other, _) => panic!("{other:?}"),
-    };
-    assert_eq!(expected.unwrap(), found, "of the transport");
-    assert_ne!(found, 0, "none");
+        NetHeaders::Ipv6(ip, _) => expected.update_checksum_ipv6(&ip, payload).unwrap(),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(expected, found, "of the transport");
+    match found {
+        TransportHeader::Udp(udp) => assert_ne!(udp.checksum, 0, "none"),
+        TransportHeader::Tcp(tcp) => assert_ne!(tcp.checksum, 0, "none"),
+        other => panic!("{other:?}"),
+    }
 }
