@@ -1,48 +1,31 @@
 """`expressway balance` before gateways with which it shares keys: they rotate, and nobody is restarted or reloaded."""
 
-import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.balance import Balancer, Gateways, Network, services, wait_until
+from harness.keys import Shared
+from harness.metrics import Metrics
 from harness.paths import BINARY, run
 from test_balance_quic import Made, download_with_new_ports, gateways, led_by_id
 
 __all__ = ["gateways"]
 
 
-class Keys:
-    """A document of keys, and who signs it."""
-
-    def __init__(self, folder: Path) -> None:
-        run([BINARY, "keys", "new", "--out", folder])
-        self.file, self.signer = folder / "shared.keys", folder / "signer.pem"
-        self.section = f'[keys]\nfile = "{self.file}"\nsigner = "{folder}/signer.pub"\n'
-
-    def rotate(self) -> int:
-        """The next version."""
-        return json.loads(run([BINARY, "keys", "rotate", self.file, "--signer", self.signer, "--json"]))["version"]
-
-
 @pytest.fixture
-def keys(tmp_path: Path) -> Iterator[Keys]:
+def keys(tmp_path: Path) -> Shared:
     """A first document."""
-    return Keys(tmp_path / "keys")
+    return Shared(tmp_path / "keys")
 
 
-def text(network: Network, keys: Keys) -> str:
+def text(network: Network, keys: Shared) -> str:
     """A balancer whose QUIC service goes by shared keys."""
-    return services(network.nodes).replace('name = "udp"\n', 'name = "udp"\nroute = "quic-lb"\nshared_keys = true\n') + keys.section
+    return services(network.nodes).replace('name = "udp"\n', 'name = "udp"\nroute = "quic-lb"\nshared_keys = true\n') + keys.section()
 
 
-def metric(balancer: Balancer, name: str) -> float:
+def metric(balancer: Balancer, name: str) -> int:
     """The sum of a metric's samples."""
-    lines = (line.rsplit(" ", 1) for line in balancer.admin("/metrics").splitlines() if not line.startswith("#"))
-    found = [float(value) for key, value in lines if key.split("{")[0].removeprefix("expressway_") == name]
-    assert found, name
-    return sum(found)
+    return Metrics(balancer.admin("/metrics")).sum(name)
 
 
 def by_id(balancer: Balancer) -> tuple[int, int]:
@@ -52,10 +35,10 @@ def by_id(balancer: Balancer) -> tuple[int, int]:
 
 
 def test_connection_ids_lead_to_their_node_while_shared_keys_rotate(
-    network: Network, gateways: Gateways, make_balancer: Made, certificates: Path, tmp_path: Path, keys: Keys
+    network: Network, gateways: Gateways, make_balancer: Made, certificates: Path, tmp_path: Path, keys: Shared
 ) -> None:
     """Three times, so that the keys of the start are gone: what counts are files alone."""
-    names = gateways.start(network.nodes, f"shared_keys = true\n{keys.section}")
+    names = gateways.start(network.nodes, f"shared_keys = true\n{keys.section()}")
     balancer = make_balancer(text(network, keys))
     download_with_new_ports(network, certificates)
     assert led_by_id(balancer) > 0.9
@@ -73,36 +56,30 @@ def test_connection_ids_lead_to_their_node_while_shared_keys_rotate(
 
 
 def test_a_bad_document_changes_nothing_and_is_told(
-    network: Network, gateways: Gateways, make_balancer: Made, certificates: Path, tmp_path: Path, keys: Keys
+    network: Network, gateways: Gateways, make_balancer: Made, certificates: Path, tmp_path: Path, keys: Shared
 ) -> None:
     """At the start it is an error of the file; later the last good one stays."""
-    gateways.start(network.nodes, f"shared_keys = true\n{keys.section}")
+    gateways.start(network.nodes, f"shared_keys = true\n{keys.section()}")
     balancer = make_balancer(text(network, keys))
     first = keys.file.read_bytes()
     version = keys.rotate()
     wait_until(lambda: metric(balancer, "shared_keys_version") == version, "the balancer never follows")
     newest = keys.file.read_bytes()
 
-    def put(content: bytes) -> None:
-        beside = keys.file.with_suffix(".beside")
-        beside.write_bytes(content)
-        beside.chmod(0o600)
-        shutil.move(beside, keys.file)
-
-    put(first)
+    keys.put(first)
     wait_until(lambda: metric(balancer, "shared_keys_good") == 0, "an older document is taken")
     assert f"keeping version {version} of the shared keys: {keys.file}: version" in balancer.log()
     assert metric(balancer, "shared_keys_version") == version
     # A reload with it, too: the file is good by itself, and older than what is in use.
     balancer.reload(balancer.config.read_text())
     assert metric(balancer, "shared_keys_version") == version
-    put(newest[:-20])
+    keys.put(newest[:-20])
     balancer.signal(1)
     balancer.wait_log("not reloaded")
     download_with_new_ports(network, certificates)
     assert led_by_id(balancer) > 0.9
     balancer.expect("keeping version", "not reloaded")
-    put(newest)
+    keys.put(newest)
     wait_until(lambda: metric(balancer, "shared_keys_good") == 1, "the good one is never seen again")
     config = tmp_path / "wrong.toml"
     config.write_text(text(network, keys).replace(str(keys.file), "/nowhere/shared.keys"))

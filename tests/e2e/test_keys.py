@@ -18,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from harness import clients
+from harness.keys import Shared
 from harness.lab import Lab
 from harness.namespace import run_inside
 from harness.paths import BINARY, CLIENTS, HOST, LIMIT, LONG_CLIP, PEERS, PORT, open_to_all, run
@@ -30,43 +31,6 @@ URLS = """[[site.rule]]
 path = "/small.txt"
 token = { shared_keys = true }
 """
-
-
-class Shared:
-    """A document of keys, and who signs it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        run([BINARY, "keys", "new", "--out", folder])
-        self.file, self.signer, self.public = (folder / name for name in ("shared.keys", "signer.pem", "signer.pub"))
-
-    def copy(self, folder: Path) -> "Shared":
-        """The same document for another server, which nobody else replaces."""
-        copy = Shared.__new__(Shared)
-        copy.folder = Path(shutil.copytree(self.folder, folder))
-        copy.file, copy.signer, copy.public = (copy.folder / name for name in ("shared.keys", "signer.pem", "signer.pub"))
-        return copy
-
-    def rotate(self) -> int:
-        """The next version."""
-        words = [BINARY, "keys", "rotate", self.file, "--signer", self.signer, "--json"]
-        return json.loads(run(words))["version"]
-
-    def show(self) -> dict:
-        """All of it."""
-        return json.loads(run([BINARY, "keys", "show", self.file, "--signer", self.public, "--secrets", "--json"]))
-
-    def distribute(self, *others: "Shared") -> None:
-        """As whatever distributes files does it."""
-        for other in others:
-            beside = other.file.with_suffix(".beside")
-            shutil.copy(self.file, beside)
-            beside.chmod(0o640)
-            beside.rename(other.file)
-
-    def more(self, **sections: dict[str, str]) -> dict:
-        """Of a server's configuration."""
-        return {"keys": {"file": f'"{self.file}"', "signer": f'"{self.public}"'}, **sections}
 
 
 def version(server: Server) -> int:
