@@ -3,9 +3,9 @@
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use expressway_xbpf::{Error, FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, Turn};
+use expressway_xbpf::{Error, FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::support::netns::{FAR, Link, NEAR, Shape, index_of};
@@ -147,19 +147,28 @@ impl Subscriber {
         self.exactly(length).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
+    /// Reads datagram `next`, or a later one behind the announcement that it missed those between; the number of these.
+    fn datagram(&mut self, prefix: usize, next: &mut u32) -> u64 {
+        let mut missed = 0;
+        loop {
+            let length = if prefix == 0 { payload(*next).len() as u64 } else { self.number(prefix) };
+            if prefix != 0 && length == (1 << (8 * prefix)) - 1 {
+                let gap = self.number(8);
+                missed += gap;
+                *next += gap as u32;
+                continue;
+            }
+            assert_eq!(self.exactly(length as usize), payload(*next), "datagram {next}");
+            *next += 1;
+            return missed;
+        }
+    }
+
     /// Reads datagrams `from..to` behind prefixes of this length; the number of those announced as missed.
     fn read(&mut self, prefix: usize, from: u32, to: u32) -> u64 {
         let (mut next, mut missed) = (from, 0);
         while next < to {
-            let length = if prefix == 0 { payload(next).len() as u64 } else { self.number(prefix) };
-            if prefix != 0 && length == (1 << (8 * prefix)) - 1 {
-                let gap = self.number(8);
-                missed += gap;
-                next += gap as u32;
-                continue;
-            }
-            assert_eq!(self.exactly(length as usize), payload(next), "datagram {next}");
-            next += 1;
+            missed += self.datagram(prefix, &mut next);
         }
         missed
     }
@@ -220,34 +229,47 @@ fn stall(prefix: usize) {
     }) else {
         return;
     };
-    let mut sent = 0;
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
-    while fan.counts().skipped_catching_up < 200 {
-        assert!(std::time::Instant::now() < deadline, "{:?}", fan.counts());
+    let cookie = fan.subscribers[0].cookie;
+    let (mut sent, mut of_stalled, mut given_at) = (0, FanoutRecord::default(), 0);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    // Until it was given none of the last 200. Before that its socket may take everything once more.
+    while sent - given_at < 200 {
+        assert!(Instant::now() < deadline, "{:?}", fan.counts());
         for number in sent..sent + 50 {
             fan.feed.send(&payload(number)).unwrap();
         }
         // Who reads keeps up.
         assert_eq!(fan.subscribers[1].read(prefix, sent, sent + 50), 0);
         sent += 50;
-        let record = fan.programs.record(fan.subscribers[0].cookie).unwrap().unwrap();
+        let record = || fan.programs.record(cookie).unwrap().unwrap();
+        assert!(eventually(|| record().datagrams + record().skipped == u64::from(sent)), "{:?}", record());
+        let record = record();
         assert!(record.queue <= 100, "{record:?}");
+        if record.datagrams > of_stalled.datagrams {
+            given_at = sent;
+        }
+        of_stalled = record;
     }
+    assert!(of_stalled.slow && fan.counts().skipped_catching_up >= 199, "{of_stalled:?} {:?}", fan.counts());
     let events: Vec<FanoutEvent> = fan.programs.events().collect();
     assert!(events.iter().any(|event| matches!(event, FanoutEvent::Slow { .. })), "{events:?}");
-    let skipped = fan.programs.record(fan.subscribers[0].cookie).unwrap().unwrap().skipped;
-    // It reads on. The next datagram that it is given comes behind the number of those that it was not.
-    let programs = &fan.programs;
+    // It reads what it was given, and where its socket took everything in between, what it had missed by then.
     let [stalled, reader] = &mut fan.subscribers[..] else { unreachable!() };
-    assert_eq!(stalled.read(prefix, 0, sent - skipped as u32), 0);
+    let (mut next, mut announced) = (0, 0);
+    for _ in 0..of_stalled.datagrams {
+        announced += stalled.datagram(prefix, &mut next);
+    }
+    assert!(announced + 200 <= of_stalled.skipped, "{announced} of {of_stalled:?}");
+    // The next datagram that it is given comes behind the number of those that it was not.
+    let programs = &fan.programs;
     let caught_up = || {
         fan.feed.send(&payload(sent)).unwrap();
         assert_eq!(reader.client.peek(&mut [0]).unwrap(), 1);
-        programs.record(stalled.cookie).unwrap().unwrap().gaps == 1
+        programs.record(cookie).unwrap().unwrap().gaps == of_stalled.gaps + 1
     };
     while !caught_up() {}
     assert_eq!(stalled.number(prefix), (1 << (8 * prefix)) - 1, "no marker");
-    assert!(stalled.number(8) >= skipped);
+    assert!(stalled.number(8) >= of_stalled.skipped - announced);
 }
 
 #[test]
@@ -260,9 +282,9 @@ fn bytes_and_datagrams_that_wait_each_make_slow() {
             counts if max_queue == u32::MAX => (counts.skipped_bytes, counts.skipped_queue),
             counts => (counts.skipped_queue, counts.skipped_bytes),
         };
-        let (mut sent, deadline) = (0, std::time::Instant::now() + Duration::from_secs(60));
+        let (mut sent, deadline) = (0, Instant::now() + Duration::from_secs(60));
         while counted().0 == 0 {
-            assert!(std::time::Instant::now() < deadline, "{:?}", fan.counts());
+            assert!(Instant::now() < deadline, "{:?}", fan.counts());
             for number in sent..sent + 20 {
                 fan.feed.send(&payload(number)).unwrap();
             }

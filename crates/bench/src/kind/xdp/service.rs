@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use boring::symm::{Cipher, Crypter, Mode};
+use data_encoding::HEXLOWER as HEX;
 
 use super::bed::PORT;
 use crate::peers::Placeholders;
@@ -61,10 +62,6 @@ fn nodes(case: &Case) -> impl Iterator<Item = (Ipv4Addr, [u8; SERVER_ID])> {
     (0..number(case, "nodes")).map(|node| ((NODE.to_bits() + node as u32).into(), server_id(node)))
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The balancer's file. Services differ in the port, and count down from the first one's: nothing else is sent there.
 pub(super) fn configuration(case: &Case, places: &Placeholders) -> String {
     let (interface, to) = (&places["interface"], &places["to"]);
@@ -75,17 +72,16 @@ pub(super) fn configuration(case: &Case, places: &Placeholders) -> String {
             out,
             "[[service]]\nname = \"{service}\"\nprotocol = \"udp\"\nlisten = [\"{to}:{port}\"]"
         );
-        out += match cid(case) {
-            "clear" => "route = \"quic-lb\"\n[[service.quic_lb]]\nconfig = 0\n",
-            "encrypted" => {
-                "route = \"quic-lb\"\n[[service.quic_lb]]\nconfig = 0\nkey_file = \"quic-lb.key\"\nnonce = 13\n"
-            }
-            _ => "",
-        };
+        if cid(case) != "none" {
+            out += "route = \"quic-lb\"\n[[service.quic_lb]]\nconfig = 0\n";
+        }
+        if cid(case) == "encrypted" {
+            let _ = writeln!(out, "key_file = \"{KEY_FILE}\"\nnonce = {NONCE}");
+        }
         for (address, id) in nodes(case) {
             let _ = writeln!(out, "[[service.node]]\naddress = \"{address}\"");
             if cid(case) != "none" {
-                let _ = writeln!(out, "server_id = \"{}\"", hex(&id));
+                let _ = writeln!(out, "server_id = \"{}\"", HEX.encode(&id));
             }
         }
     }
@@ -105,7 +101,8 @@ pub(super) fn write_key(folder: &Path) -> Result<(), BenchError> {
     let failed = io_error(file.display().to_string());
     let mut options = std::fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&file);
-    let written = opened.and_then(|mut file| std::io::Write::write_all(&mut file, hex(&KEY).as_bytes()));
+    let written =
+        opened.and_then(|mut file| std::io::Write::write_all(&mut file, HEX.encode(&KEY).as_bytes()));
     written.map_err(failed)
 }
 
