@@ -46,11 +46,11 @@ test:
 
 test-guest:
 	scripts/setup build test
-	scripts/test build virtio beside guest_bench
+	scripts/test clippy virtio beside guest_bench
 
 test-instructions:
 	scripts/setup build test
-	scripts/test build instructions
+	scripts/test instructions
 
 test-packages:
 	scripts/setup build

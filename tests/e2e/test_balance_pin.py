@@ -83,7 +83,8 @@ def test_established_flows_outlive_the_process_where_asked_for(bpffs: Path, netw
     balancer = make_balancer(moved)
     assert "flow tables of an earlier process taken over" in balancer.log()
     go_on(talks)
-    assert {Client(network).ask() for _ in range(10)} == {"n3"}, "new ones go by the new ring"
+    new = [Client(network).ask() for _ in range(10)]
+    assert new.count("n3") >= 8, f"new ones go by the new ring, 1000 of 1002 parts of which are n3's: {new}"
     balancer.kill()
     go_on(talks)
     balancer = make_balancer(head + services(["n2", "n1"]))

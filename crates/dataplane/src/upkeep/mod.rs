@@ -43,6 +43,7 @@ pub use maintainer::Maintainer;
 use crate::data_path::{DataPath, Interface};
 use crate::devices::devices_now;
 use crate::error::Error;
+use crate::negotiate::Obtained;
 use crate::provider::Provider;
 
 /// The longest pause before an interface that could not be opened is tried again. A try costs a load of the XDP
@@ -90,6 +91,13 @@ struct Waiting {
     retry: Option<Backoff>,
     /// What was wrong the last time.
     problem: Option<String>,
+}
+
+/// An interface that was opened in this round, to be told of once it receives.
+struct Reopened {
+    interface: String,
+    mode: Obtained,
+    cause: Cause,
 }
 
 /// What upkeep remembers from one round to the next.
@@ -184,13 +192,17 @@ impl DataPath {
         let now = Instant::now();
         self.follow_agent(now);
         self.find_lost(&snapshot, now);
-        if self.open_missing(&snapshot, now) {
+        let opened = self.open_missing(&snapshot, now);
+        if !opened.is_empty() {
             self.generation = None;
         }
         // Programs of an agent that is gone take what they took; the one that is back makes others.
         if self.generation != Some(snapshot.generation()) && self.provider.agent_connected() != Some(false) {
             let problem = self.follow_addresses().err();
             self.upkeep.say_addresses(problem);
+        }
+        for Reopened { interface, mode, cause } in opened {
+            tracing::info!(interface, %mode, %cause, "AF_XDP path reopened");
         }
     }
 
@@ -274,9 +286,9 @@ impl DataPath {
         }
     }
 
-    /// Opens the interfaces that have an address of ours and no program yet. True if there was one.
-    fn open_missing(&mut self, snapshot: &Snapshot, now: Instant) -> bool {
-        let mut any = false;
+    /// Opens the interfaces that have an address of ours and no program yet. Their programs take no address so far.
+    fn open_missing(&mut self, snapshot: &Snapshot, now: Instant) -> Vec<Reopened> {
+        let mut reopened = Vec::new();
         let groups_on = self.config.groups_on(snapshot);
         for device in devices_now(self.config.io.mode, &self.listen, groups_on, snapshot) {
             let (name, index) = (device.link.name.clone(), device.link.index);
@@ -289,8 +301,7 @@ impl DataPath {
             match self.open_interface(&device) {
                 Ok(mode) => {
                     let cause = self.upkeep.succeed(&name);
-                    tracing::info!(interface = name, %mode, %cause, "AF_XDP path reopened");
-                    any = true;
+                    reopened.push(Reopened { interface: name, mode, cause });
                 }
                 Err(problem) => {
                     let text = problem.to_string();
@@ -303,7 +314,7 @@ impl DataPath {
                 }
             }
         }
-        any
+        reopened
     }
 }
 
