@@ -32,6 +32,8 @@
 #define PERF_BPF_EVENT_PROG_LOAD 1
 #define NETDEV_TX_BUSY 0x10
 #define ETHERNET 14
+/* No more stands in front of nearly all packets: an Ethernet header. In whole words. */
+#define PREFIX_MOST 16
 /* `mac_header` of a packet that has none yet. */
 #define NO_HEADER ((__u16)~0U)
 
@@ -469,12 +471,17 @@ static __always_inline struct capture_counts *describe(struct scratch *scratch, 
 	if (filtered) {
 		held = skb->len - skb->data_len;
 		held = held > skip ? held - skip : 0;
+		if (held > needed + strip)
+			held = needed + strip;
+		asm volatile("" : "+r"(held), "+r"(prefix));
+		if (held > CAPTURE_HEAD + TAGS || prefix > CAPTURE_PREFIX)
+			return NULL;
 		if (held > CAPTURE_HEAD)
 			held = CAPTURE_HEAD;
-		asm volatile("" : "+r"(held), "+r"(prefix));
-		if (held > CAPTURE_HEAD || prefix > CAPTURE_PREFIX)
-			return NULL;
-		__builtin_memcpy(scratch->room, scratch->prefix, CAPTURE_PREFIX);
+		if (prefix > PREFIX_MOST)
+			__builtin_memcpy(scratch->room, scratch->prefix, CAPTURE_PREFIX);
+		else if (prefix)
+			__builtin_memcpy(scratch->room, scratch->prefix, PREFIX_MOST);
 		if (held && bpf_probe_read_kernel(scratch->room + prefix, held, skb->data + skip))
 			held = 0;
 		held += prefix;
@@ -572,6 +579,8 @@ int BPF_PROG(capture_direct, struct sk_buff *skb, __u16 queue)
 	scratch->record.queue = queue;
 	if (kind == CAPTURE_XSK_COPY)
 		note_asked(&scratch->record, skb);
+	else
+		scratch->record.flags |= CAPTURE_DIRECT;
 	scratch->record.pid = process();
 	bpf_get_current_comm(scratch->record.comm, sizeof(scratch->record.comm));
 	current->packet = (__u64)skb;

@@ -52,6 +52,8 @@ enum capture_flag {
 	CAPTURE_MORE = 2,
 	/* The kernel drops the packet, for the reason `result` (enum skb_drop_reason). */
 	CAPTURE_DROPPED = 4,
+	/* Of CAPTURE_KERNEL_TRANSMIT: a CAPTURE_SENT may follow. */
+	CAPTURE_DIRECT = 8,
 };
 
 /* What TX metadata asks the device for: XDP_TXMD_FLAGS_* of include/uapi/linux/if_xdp.h (Linux 6.15). */

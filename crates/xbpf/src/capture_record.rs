@@ -64,6 +64,8 @@ pub struct CaptureRecord<'a> {
     pub more: bool,
     /// It is dropped.
     pub dropped: bool,
+    /// Records may follow that say what became of it.
+    pub followed: bool,
     /// What TX metadata asks for: a checksum from one octet on, to be put so many behind it.
     pub checksum: Option<(u16, u16)>,
     /// Likewise: the time of sending.
@@ -133,6 +135,12 @@ impl<'a> CaptureRecord<'a> {
         record
     }
 
+    /// Which packet a record is about; `None` if it is none.
+    #[must_use]
+    pub fn packet(data: &[u8]) -> Option<u64> {
+        u64_at(data, offset_of!(capture_record, id))
+    }
+
     /// Reads a record; `None` if it is none.
     #[must_use]
     pub fn read(data: &'a [u8]) -> Option<Self> {
@@ -181,6 +189,10 @@ impl<'a> CaptureRecord<'a> {
             undecided: has(capture_flag::CAPTURE_UNDECIDED),
             more: has(capture_flag::CAPTURE_MORE),
             dropped: has(capture_flag::CAPTURE_DROPPED),
+            followed: match kind {
+                CaptureKind::XdpEntry | CaptureKind::XdpExit | CaptureKind::XskCopy => true,
+                _ => has(capture_flag::CAPTURE_DIRECT),
+            },
             checksum: asks(capture_asked::CAPTURE_TX_CHECKSUM)
                 .then_some(((result >> 16) as u16, result as u16)),
             timestamp: asks(capture_asked::CAPTURE_TX_TIMESTAMP),

@@ -6,6 +6,9 @@ use expressway_xbpf::{CaptureKind, CaptureRecord, PerfRings};
 /// before it takes the next, so that they follow at once, but for what an interrupt has put between.
 const BEHIND: usize = 24;
 
+/// `include/uapi/linux/bpf.h`.
+const XDP_REDIRECT: i32 = 4;
+
 /// The most pieces of a packet.
 const PIECES: usize = 64;
 
@@ -73,6 +76,13 @@ pub(super) struct Outcome {
     pub(super) sent: Option<i32>,
     /// A piece of it was lost.
     pub(super) incomplete: bool,
+}
+
+impl Outcome {
+    /// Nothing more is told of a packet with that verdict.
+    fn is_final(&self) -> bool {
+        self.verdict.is_some_and(|verdict| verdict != XDP_REDIRECT)
+    }
 }
 
 /// Where the reading of each buffer is.
@@ -161,13 +171,15 @@ impl Merge {
         if more {
             self.pieces.extend_from_slice(record.payload);
         }
-        let (mut position, mut left) = (after, if more { BEHIND + PIECES } else { BEHIND });
+        let behind = if record.followed { BEHIND } else { 0 };
+        let (mut position, mut left) = (after, if more { BEHIND + PIECES } else { behind });
         while position < head && left > 0 {
             let Some((data, next)) = rings.record(ring, position, head, &mut self.behind) else { break };
             (position, left) = (next, left - 1);
-            let Some(other) = CaptureRecord::read(data).filter(|other| other.id == record.id) else {
+            if CaptureRecord::packet(data) != Some(record.id) {
                 continue;
-            };
+            }
+            let Some(other) = CaptureRecord::read(data) else { continue };
             match other.kind {
                 CaptureKind::Verdict => outcome.verdict = Some(other.result),
                 CaptureKind::Redirect => {
@@ -185,6 +197,9 @@ impl Merge {
                     more = other.more;
                 }
                 _ => {}
+            }
+            if !more && (outcome.is_final() || other.kind == CaptureKind::Redirect && other.result == 0) {
+                break;
             }
         }
         outcome.incomplete = more;

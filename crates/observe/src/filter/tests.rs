@@ -237,7 +237,12 @@ fn what_loops_is_refused() {
 fn only_what_a_filter_looks_at_is_needed() {
     assert_eq!(Filter::compile("ip", 100).unwrap().kernel().needed, 14);
     assert_eq!(Filter::compile("", 100).unwrap().kernel().needed, 0);
-    assert_eq!(Filter::compile("udp port 53", 100).unwrap().kernel().needed as usize, CaptureFilter::HEAD);
+    assert_eq!(Filter::compile("host 192.0.2.1", 100).unwrap().kernel().needed, 42, "ARP");
+    // Behind the longest header of IPv4: the destination port.
+    assert_eq!(Filter::compile("udp port 53", 100).unwrap().kernel().needed, 14 + 60 + 4);
+    // Where that is read from the packet, it may be anywhere.
+    let far = Filter::compile("udp[udp[4] : 2] = 7", 100).unwrap();
+    assert_eq!(far.kernel().needed as usize, CaptureFilter::HEAD);
 }
 
 #[test]

@@ -89,6 +89,8 @@ struct Translation {
     /// Where each classic instruction begins.
     starts: Vec<usize>,
     needed: u32,
+    /// The most that X can be, if that is known.
+    most_index: Option<u32>,
 }
 
 fn instruction(code: u8, to: u8, from: u8, offset: i16, value: u32) -> [u8; 8] {
@@ -139,6 +141,24 @@ fn ends(classic: &Instruction) -> bool {
     }
 }
 
+/// The most that X becomes in a program of these instructions, if they set it to nothing but numbers and lengths of IPv4
+/// headers.
+fn most_index<'a>(program: impl Iterator<Item = &'a Instruction>) -> Option<u32> {
+    /// The most that `BPF_MSH` gives.
+    const LONGEST_HEADER: u32 = 4 * 0xf;
+    let mut most = 0;
+    for Instruction { code, k, .. } in program {
+        match (code & 7, code & 0xe0) {
+            (classic::LDX, classic::MSH) => most = most.max(LONGEST_HEADER),
+            (classic::LDX, classic::IMM) => most = most.max(*k),
+            (classic::LDX, _) => return None,
+            (classic::MISC, _) if code & 0xf8 != classic::TXA => return None,
+            _ => {}
+        }
+    }
+    Some(most)
+}
+
 /// Octets of a load from the packet; an index is one octet.
 const fn size(code: u16) -> u8 {
     match code & 0x1f {
@@ -160,6 +180,7 @@ pub(super) fn translate(program: &[Instruction]) -> Result<CaptureFilter, String
         jumps: Vec::new(),
         starts: Vec::with_capacity(program.len()),
         needed: 0,
+        most_index: None,
     };
     let goes_back = |classic: &Instruction| classic.code == classic::JMP && classic.k > i32::MAX as u32;
     if program.iter().any(goes_back) {
@@ -167,6 +188,8 @@ pub(super) fn translate(program: &[Instruction]) -> Result<CaptureFilter, String
     }
     made.begin(program);
     let reached = reached(program);
+    made.most_index =
+        most_index(program.iter().zip(&reached).filter(|(_, reached)| **reached).map(|(one, _)| one));
     for (at, classic) in program.iter().enumerate() {
         made.starts.push(made.code.len());
         if !reached[at] {
@@ -256,7 +279,8 @@ impl Translation {
                 self.packet(load, A, size, k);
             }
             classic::IND => {
-                self.need(CaptureFilter::HEAD as u32);
+                let end = self.most_index.and_then(|most| most.checked_add(k)?.checked_add(u32::from(size)));
+                self.need(end.unwrap_or(u32::MAX).min(CaptureFilter::HEAD as u32));
                 // 64 bits: X + k does not wrap.
                 self.put(op::MOV32_K, SCRATCH, 0, 0, k);
                 self.put(op::ADD_X, SCRATCH, X, 0, 0);
