@@ -21,7 +21,7 @@ LAYERS = [
     {"load", "expressway"},
 ]
 # What the binary's commands share; the rest of its modules are commands, and no command uses another.
-SHARED = {"admin", "args", "cores", "daemon", "fail", "limits", "logging", "metrics", "screen", "signals"}
+SHARED = {"admin", "args", "cores", "daemon", "fail", "limits", "logging", "metrics", "notify", "screen", "signals"}
 
 
 def dependencies(crate: Path) -> set[str]:

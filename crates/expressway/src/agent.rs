@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::args::Agent;
 use crate::fail::Failure;
+use crate::notify;
 
 /// Serves clients until SIGTERM or SIGINT. What they hold by then goes on working: the kernel keeps a program on
 /// its interface while somebody holds its link, and each client does.
@@ -30,7 +31,7 @@ pub(crate) fn run(arguments: Agent) -> Result<ExitCode, Failure> {
     let failed = |error: std::io::Error| Failure::run_time(format!("signal handlers: {error}"));
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(failed)?;
     let server = Arc::new(Server::bind(policy).map_err(Failure::run_time)?);
-    crate::print(&format!("ready agent={}\n", server.path().display()))?;
+    notify::ready(&format!("ready agent={}\n", server.path().display()))?;
     let (ended, end) = std::sync::mpsc::channel();
     let (accepting, by_accept) = (Arc::clone(&server), ended.clone());
     std::thread::Builder::new()

@@ -22,6 +22,7 @@ mod lab;
 mod limits;
 mod logging;
 mod metrics;
+mod notify;
 mod qlog;
 mod recv;
 mod relay;

@@ -8,6 +8,7 @@ use expressway_xbpf::BalanceTraffic;
 use serde_json::{Value, json};
 
 use crate::fail::Failure;
+use crate::notify;
 
 /// Says that packets are balanced, one line an interface.
 pub(super) fn ready(as_json: bool, balancer: &Balancer) -> Result<(), Failure> {
@@ -18,7 +19,7 @@ pub(super) fn ready(as_json: bool, balancer: &Balancer) -> Result<(), Failure> {
             false => format!("ready interface={interface} mode={}\n", mode.name()),
         };
     }
-    crate::print(&lines)
+    notify::ready(&lines)
 }
 
 /// Everything as one JSON document.

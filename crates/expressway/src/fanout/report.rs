@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::mode::Mode;
 use crate::fail::Failure;
 use crate::metrics::counters_document;
+use crate::notify;
 
 /// Says that subscribers may come, one line an address.
 pub(super) fn ready(
@@ -34,7 +35,7 @@ pub(super) fn ready(
                 &format!("ready udp={feed} {protocol}={address} mode={mode} io={io} threads={threads}\n");
         }
     }
-    crate::print(&lines)
+    notify::ready(&lines)
 }
 
 /// Prints statistics, as one line of JSON or as a table.

@@ -8,6 +8,7 @@ use expressway_xbpf::forward::ForwardCounts;
 use serde_json::json;
 
 use crate::fail::Failure;
+use crate::notify;
 
 /// Says that packets are forwarded, one line a device.
 pub(super) fn ready(as_json: bool, router: &Router) -> Result<(), Failure> {
@@ -19,7 +20,7 @@ pub(super) fn ready(as_json: bool, router: &Router) -> Result<(), Failure> {
             false => format!("ready interface={name} mode={mode}\n"),
         };
     }
-    crate::print(&lines)
+    notify::ready(&lines)
 }
 
 /// Prints statistics, as one line of JSON or as a table.

@@ -18,6 +18,7 @@ use expressway_xbpf::Existing;
 use crate::args::Guard as Arguments;
 use crate::daemon::{self, Daemon, lock};
 use crate::fail::Failure;
+use crate::notify;
 use capture::Capture;
 
 /// Filters until told to stop.
@@ -42,9 +43,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     });
     guard.capture(settings.as_ref())?;
     let admin = daemon::admin(section.as_ref(), &guard, |_| ())?;
-    if !arguments.json {
-        crate::print(&report::ready(lock(&guard.filter).interfaces()))?;
-    }
+    let lines = if arguments.json { String::new() } else { report::ready(lock(&guard.filter).interfaces()) };
+    notify::ready(&lines)?;
     daemon::watch(&*guard, admin.as_ref(), &signals);
     guard.save(true);
     // At the end lines would only be in the way of what the shell prints next.

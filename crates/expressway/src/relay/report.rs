@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fail::Failure;
 use crate::metrics::counters_document;
+use crate::notify;
 
 /// Says that packets are relayed, one line a room.
 pub(super) fn ready(as_json: bool, config: &Config, path: &DataPath) -> Result<(), Failure> {
@@ -38,7 +39,7 @@ pub(super) fn ready(as_json: bool, config: &Config, path: &DataPath) -> Result<(
             false => format!("ready room={name} rtp_in={input} io={mode} receivers={receivers}\n"),
         };
     }
-    crate::print(&lines)
+    notify::ready(&lines)
 }
 
 /// Everything as one JSON document.

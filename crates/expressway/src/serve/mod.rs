@@ -11,7 +11,7 @@
 //! * [`logs`] opens access logs, and knows those that have not ended.
 //! * [`server`] is the running whole: workers, reload, drain; [`status`] what its admin listener shows.
 //! * [`tls`] reads certificates and keeps ticket keys.
-//! * [`upgrade`] puts another process in this one's place, [`notify`] tells the service manager.
+//! * [`upgrade`] puts another process in this one's place.
 //! * [`metrics`] shows every layer's counters.
 
 mod config;
@@ -21,7 +21,6 @@ mod keys;
 mod local;
 mod logs;
 mod metrics;
-mod notify;
 mod privilege;
 mod qlog;
 mod server;

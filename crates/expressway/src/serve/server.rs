@@ -38,11 +38,12 @@ use super::upgrade::generation::Generation;
 use super::upgrade::handover::Step;
 use super::upgrade::inheritance::Inheritance;
 use super::upgrade::launcher::Launcher;
-use super::{load, metrics, notify, setup, tcp, upgrade};
+use super::{load, metrics, setup, tcp, upgrade};
 use crate::args::Serve;
 use crate::cores;
 use crate::daemon;
 use crate::fail::Failure;
+use crate::notify;
 
 /// Messages that may wait for a worker: datagrams of other queues and wake-ups.
 const MAILBOX: usize = 4096;

@@ -16,8 +16,8 @@ use super::handover::{Descriptors, Elder, Handover, MOST_OLDER, Step, Word};
 use super::inheritance::{Living, tag};
 use super::launcher::{Launcher, Told};
 use crate::fail::Failure;
+use crate::notify;
 use crate::serve::events::Event;
-use crate::serve::notify;
 use crate::serve::server::Server;
 
 /// How long the next process may take to end once it is told to, or has said that it does.

@@ -5,6 +5,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use crate::fail::Failure;
+
 /// Tells the variables in `state`, one a line: `READY=1`, `STOPPING=1`, `MAINPID=…`.
 pub(crate) fn say(state: &str) {
     if let Some(name) = std::env::var_os("NOTIFY_SOCKET")
@@ -12,6 +14,13 @@ pub(crate) fn say(state: &str) {
     {
         tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET): {}", state.replace('\n', ", "));
     }
+}
+
+/// Prints the lines that say so, and tells the manager, that the command does its work.
+pub(crate) fn ready(lines: &str) -> Result<(), Failure> {
+    crate::print(lines)?;
+    say("READY=1");
+    Ok(())
 }
 
 fn send(name: &OsString, state: &str) -> std::io::Result<()> {
