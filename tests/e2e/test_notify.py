@@ -11,7 +11,7 @@ from harness.paths import BINARY, LIMIT
 
 # The configuration of each in a lab's server; `fanout` has flags.
 FILES = {
-    "agent": '[agent]\nsocket = "agent.sock"\n\n[[allow]]\nusers = ["root"]\ninterfaces = ["server0"]\nlisten = ["0.0.0.0:443"]\n',
+    "agent": '[agent]\nsocket = "agent.sock"\n\n[[allow]]\nname = "all"\nusers = ["root"]\ninterfaces = ["server0"]\nlisten = ["0.0.0.0:443"]\n',
     "guard": 'interfaces = ["server0"]\n',
     "forward": 'interfaces = ["server0"]\n',
     "balance": 'interfaces = ["server0"]\n\n[[service]]\nname = "udp"\nprotocol = "udp"\nlisten = ["198.18.0.9:443"]\n'
