@@ -21,7 +21,7 @@ pub(super) struct Early {
 
 /// Codes of connections beyond those of HTTP/3's requests.
 fn invalid_session() -> Error {
-    Error::connection(code::ID_ERROR, "a stream of a session that no request can be for")
+    Error::connection(code::ID_ERROR, "invalid session ID")
 }
 
 impl Connection {

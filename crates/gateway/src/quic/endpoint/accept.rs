@@ -80,7 +80,7 @@ impl Endpoint {
 
     fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
         let Waiting { mut payload, dcid, path, purpose } = waiting;
-        // What its forerunner was may be known by now.
+        // Its connection may have been opened by an earlier packet of the queue.
         if let Some(key) = self.by_long(&dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
@@ -117,14 +117,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether filters in front let it pass without a token for its connection ID, which one of the servers issued, or
-    /// looks so. The connection is not there any more, or never was: who has seen an ID could make new ones with it.
+    /// Whether filters in front pass it without a token because its connection ID is, or looks like, one that these servers issued.
+    /// No such connection exists here: whoever has seen an ID could open new connections with it.
     fn passed_a_filter(&self, dcid: &[u8]) -> bool {
         self.shared.secrets.filter.are_made()
             && Cid::from_slice(dcid).is_some_and(|cid| self.worker.cids.is_ours(&cid))
     }
 
-    /// Answers a client that no connection is made for.
+    /// Answers a client for which no connection is opened.
     fn refuse(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path, refusal: Refusal) {
         let pushed = self.replies.push(local, remote, |out| Engine::write_refusal(out, scid, dcid, refusal));
         let stats = &mut self.worker.stats;
@@ -182,7 +182,7 @@ impl Endpoint {
     ) {
         let mut trial = None;
         if self.shared.qlogs.are_wanted() {
-            // An ID of the client's choice may be made to look like another connection's.
+            // The client chose this ID, possibly to look like another connection's.
             let ids = std::iter::once(&cid.0[..]).chain(is_proven.then_some(&dcid[..]));
             if let Some((writer, of_writer)) = self.shared.qlogs.try_out(path.1, ids) {
                 transport.set_qlog(writer, path);
@@ -192,7 +192,7 @@ impl Endpoint {
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
-                // A recording that was tried out with it waits again.
+                // A recording that took this connection waits for another.
                 self.worker.stats.dropped_bad_initial += 1;
                 return;
             }

@@ -47,7 +47,7 @@ impl HandshakeQueue {
         self.waiting.is_empty()
     }
 
-    /// So many wait that a client had better come again with a proof of its address.
+    /// So many wait that new clients have to prove their address by Retry.
     pub(super) fn is_long(&self) -> bool {
         self.waiting.len() >= CAPACITY / 2
     }
@@ -69,17 +69,17 @@ impl HandshakeQueue {
         first
     }
 
-    /// Whether a datagram with this destination ID waits, which others with it go behind.
+    /// Whether a datagram with this destination ID waits: further ones have to queue behind it.
     pub(super) fn has(&self, dcid: &[u8]) -> bool {
         self.waiting.iter().any(|waiting| *waiting.dcid == *dcid)
     }
 
-    /// Handshakes have had so much of the time that they share with connections.
+    /// Handshakes have used this much of the time that they share with connections.
     pub(super) fn owe(&mut self, time: Duration) {
         self.owed += time;
     }
 
-    /// Connections have had so much.
+    /// Connections have used this much.
     pub(super) fn pay(&mut self, time: Duration) {
         self.owed = self.owed.saturating_sub(time);
     }

@@ -102,8 +102,8 @@ fn what_was_forwarded_comes_to_its_worker_and_goes_no_further() {
     assert_eq!(take(&short(&id(1))), TakenOver::Given);
     let mut elsewhere = id(2);
     elsewhere.0[13] = 9;
-    assert_eq!(take(&short(&elsewhere)), TakenOver::Nobodys);
-    assert_eq!(take(&[0x40; 3]), TakenOver::Nobodys);
+    assert_eq!(take(&short(&elsewhere)), TakenOver::UnknownWorker);
+    assert_eq!(take(&[0x40; 3]), TakenOver::UnknownWorker);
     world.until("both", |world| world.stats(0).taken_over == 2);
     assert!(seen.lock().unwrap().is_empty());
     while world.shared.take_over(&world.peers, path, &short(&id(2))) == TakenOver::Given {}
