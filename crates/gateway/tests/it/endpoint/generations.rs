@@ -22,10 +22,10 @@ const EVERY_STREAM: u64 = (1 << 62) - 4;
 
 type Seen = Arc<Mutex<Vec<(SocketAddr, SocketAddr, Vec<u8>)>>>;
 
-/// An older process that answers so.
-struct Way(Seen, Forwarded);
+/// An older process: records what is forwarded to it, and answers as it is told.
+struct Recorded(Seen, Forwarded);
 
-impl Forward for Way {
+impl Forward for Recorded {
     fn forward(&self, local: SocketAddr, remote: SocketAddr, payload: &[u8]) -> Forwarded {
         self.0.lock().unwrap().push((local, remote, payload.to_vec()));
         self.1
@@ -37,7 +37,8 @@ fn second(answer: Forwarded) -> (World, Seen, impl Fn(u8) -> Cid) {
     let mut world = Build::default().world();
     let secrets = Secrets::derive(&identity(&world.certificate), &world.instance).unwrap();
     let seen = Seen::default();
-    let older = Older { generation: 1, keys: secrets.cid, forward: Box::new(Way(Arc::clone(&seen), answer)) };
+    let older =
+        Older { generation: 1, keys: secrets.cid, forward: Box::new(Recorded(Arc::clone(&seen), answer)) };
     world.generations = Generations { own: 2, older: vec![older] };
     let settings = Settings { instance: world.instance.clone(), ..Settings::new(tls(&world.certificate)) };
     world.start_greedy(&setup("second", settings), 1, Pieces(10_000));
