@@ -12,7 +12,6 @@ use super::link::Link;
 use super::receive::Path;
 use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{Accept, Engine, EngineError, OpenError, Refusal, Transport};
-use crate::quic::header::{self, Header};
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
 use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
 
@@ -33,13 +32,13 @@ impl Endpoint {
             _ if self.worker.refuses_new() => return self.refuse(dcid, scid, path, Refusal::Draining),
             Verdict::Valid(original) => {
                 self.worker.stats.retries_validated += 1;
-                Purpose::Serve { original: Some(original.into()) }
+                Purpose::Serve { scid: scid.into(), original: Some(original.into()) }
             }
             Verdict::Invalid => return self.refuse(dcid, scid, path, Refusal::InvalidToken),
             Verdict::Foreign if self.wants_retry() || self.passed_a_filter(dcid) => {
                 return self.send_retry(dcid, scid, path);
             }
-            Verdict::Foreign => Purpose::Serve { original: None },
+            Verdict::Foreign => Purpose::Serve { scid: scid.into(), original: None },
         };
         if self.table.len() + self.handshakes.len() >= self.setup.settings.max_connections {
             self.worker.stats.dropped_connection_limit += 1;
@@ -89,13 +88,10 @@ impl Endpoint {
                 self.worker.stats.dropped_no_connection += 1;
                 return;
             }
-            Purpose::Serve { .. } if self.worker.refuses_new() => {
-                if let Ok(Header::Long { dcid, scid, .. }) = header::parse(&payload) {
-                    self.refuse(dcid, scid, path, Refusal::Draining);
-                }
-                return;
+            Purpose::Serve { scid, .. } if self.worker.refuses_new() => {
+                return self.refuse(&dcid, scid, path, Refusal::Draining);
             }
-            Purpose::Serve { original } => original.as_deref().map(|original| (original, &*dcid)),
+            Purpose::Serve { original, .. } => original.as_deref().map(|original| (original, &*dcid)),
         };
         let is_proven = retry.is_some();
         match self.make(retry, path) {

@@ -15,6 +15,8 @@ const CAPACITY: usize = 256;
 pub(super) enum Purpose {
     /// It opens a connection.
     Serve {
+        /// The client's source ID, for an answer that refuses.
+        scid: ClientCid,
         /// The client's original ID, from its verified token, if it came back from a Retry.
         original: Option<ClientCid>,
     },
@@ -105,7 +107,8 @@ mod tests {
         let mut queue = HandshakeQueue::default();
         for number in 0..CAPACITY {
             assert_eq!(queue.is_long(), number >= CAPACITY / 2);
-            assert!(queue.push(&[number as u8], b"id", path, Purpose::Serve { original: None }));
+            let scid = b"source"[..].into();
+            assert!(queue.push(&[number as u8], b"id", path, Purpose::Serve { scid, original: None }));
         }
         assert!(!queue.push(b"x", b"id", path, Purpose::Follow));
         for number in 0..CAPACITY {
