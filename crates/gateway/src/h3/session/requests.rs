@@ -28,7 +28,7 @@ impl Session {
             return Ok(());
         }
         let (mut reader, since) = self.incoming.take(stream, turn.now);
-        let result = self.read_on(turn, stream, scratch, &mut reader);
+        let result = self.read_stream(turn, stream, scratch, &mut reader);
         // A stream that was answered or refused meanwhile is not read on.
         let goes_on = result == Ok(true)
             && (self.streams.contains_key(&stream)
@@ -42,7 +42,7 @@ impl Session {
     }
 
     /// Reads on in a request stream. False: nothing more is read of it.
-    fn read_on(
+    fn read_stream(
         &mut self,
         turn: &mut Turn<'_>,
         stream: u64,
