@@ -34,7 +34,7 @@ io = "udp"
 udp_send = "sendmmsg"
 [[contestant]]
 name = "by copy"
-side = "express"
+side = "xsk"
 server = "expressway"
 io = "copy"
 """

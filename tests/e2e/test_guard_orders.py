@@ -39,7 +39,7 @@ def test_orders_that_cannot_be_say_why(make_lab, make_guard) -> None:
         ({"sources": ["192.0.2.0/24"]}, "use a block list"),
         ({"sources": []}, "is empty"),
         ({"sources": ["192.0.2.1"], "for": "9000h"}, "1s to"),
-        ({"sources": [f"192.0.2.{number}" for number in range(1, 9)]}, "found no room: raise `bans`"),
+        ({"sources": [f"192.0.2.{number}" for number in range(1, 9)]}, "not added: table full; raise `bans`"),
         ({}, "missing field"),
     ]:
         status, problem = guard.order("/ban", order)

@@ -34,7 +34,7 @@ server = "expressway"
 io = "udp"
 [[contestant]]
 name = "by copy"
-side = "express"
+side = "xsk"
 server = "expressway"
 io = "copy"
 [[contestant]]
@@ -57,7 +57,7 @@ rounds = 1
 seconds = 0.3
 [[contestant]]
 name = "by copy"
-side = "express"
+side = "xsk"
 way = "af-xdp-copy"
 """
 
@@ -97,11 +97,11 @@ side = "kernel"
 way = "nftables-raw"
 [[contestant]]
 name = "by XDP"
-side = "express"
+side = "xsk"
 way = "expressway"
 [[contestant]]
 name = "passed by XDP"
-side = "express"
+side = "xsk"
 way = "expressway"
 action = "pass"
 """
@@ -241,7 +241,7 @@ def test_packets_by_themselves_pay_for_the_whole_host(place: Path, scenario: str
             assert "napi_ns_per_packet" not in values
             if run["contestant"] == "by copy":
                 # What is sent before the neighbour is known goes through the kernel.
-                assert run["detail"]["moved"]["obtained"] == "copy" and values["express_percent"] > 30
+                assert run["detail"]["moved"]["obtained"] == "copy" and values["xsk_percent"] > 30
             if scenario is AT_A_RATE:
                 assert values["lost_percent"] < 50
     # Without leave at the far end its load is refused, with what to do.

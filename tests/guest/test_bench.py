@@ -54,7 +54,7 @@ def test_instructions_are_counted_with_zero_copy_and_without_times(tmp_path: Pat
     assert {way: (run["detail"]["moved"]["obtained"], run["detail"]["offloads"]["tx-udp-segmentation"])
             for way, run in runs.items()} == ways  # fmt: skip
     for way, run in runs.items():
-        assert run["values"]["express_percent"] == (100 if way.startswith("af-xdp") else 0), run
+        assert run["values"]["xsk_percent"] == (100 if way.startswith("af-xdp") else 0), run
         assert not {"ns_per_packet", "mpps"} & set(run["values"]), run
     instructions = {way: run["values"]["instructions_per_packet"] for way, run in runs.items()}
     assert 0 < instructions["udp gso by the device"] < instructions["udp sendmsg"], instructions

@@ -30,6 +30,30 @@ pub enum Line {
     Failed(Absent),
 }
 
+/// Keys of metrics in committed files that have another name now.
+const FORMER_KEYS: [(&str, &str); 1] = [("express_percent", "xsk_percent")];
+
+impl Line {
+    /// The same with metrics by the keys that they have now, so that runs of before can be compared with others.
+    fn with_current_keys(mut self) -> Self {
+        for (former, current) in FORMER_KEYS {
+            match &mut self {
+                Self::Scenario(scenario) => {
+                    let renamed = scenario.metrics.iter_mut().filter(|metric| metric.key == former);
+                    renamed.for_each(|metric| current.clone_into(&mut metric.key));
+                }
+                Self::Run(run) => {
+                    if let Some(value) = run.values.remove(former) {
+                        run.values.insert(current.to_owned(), value);
+                    }
+                }
+                Self::Environment(_) | Self::Missing(_) | Self::Failed(_) => {}
+            }
+        }
+        self
+    }
+}
+
 /// A scenario as it was run, with all that a report says of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Described {
@@ -223,6 +247,7 @@ impl RawRun {
         for (index, text) in text.lines().enumerate() {
             let at = index + 1;
             let line: Line = serde_json::from_str(text).map_err(|error| wrong(at, error.to_string()))?;
+            let line = line.with_current_keys();
             let named = match &line {
                 Line::Run(run) => Some(&run.scenario),
                 Line::Missing(absent) | Line::Failed(absent) => Some(&absent.scenario),
@@ -250,5 +275,39 @@ impl RawRun {
             return Err(wrong(0, "not a raw file: it must have exactly one environment line".into()));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+    use crate::scenario::Side;
+
+    #[test]
+    fn files_with_former_words_are_read() {
+        let raw = fixture::raw(&[[1.0, 2.0, 3.0]]);
+        let (environment, scenario, run) = (&raw.environments[0], &raw.scenarios[0], &raw.runs[0]);
+        let lines = [
+            Line::Environment(Box::new(environment.clone())),
+            Line::Scenario(Box::new(scenario.clone())),
+            Line::Run(run.clone()),
+        ];
+        let former: Vec<String> = lines
+            .iter()
+            .map(|line| serde_json::to_string(line).unwrap())
+            .map(|text| {
+                text.replace("\"xsk\"", "\"express\"").replace("bytes_per_datagram", "express_percent")
+            })
+            .collect();
+        assert!(former[1].contains("\"side\":\"express\""), "{}", former[1]);
+        assert!(former[2].contains("\"express_percent\":1200.0"), "{}", former[2]);
+
+        let mut read = RawRun::default();
+        read.add(Path::new("raw.jsonl"), &former.join("\n")).unwrap();
+        assert_eq!(read.scenarios[0].contestants[2].side, Side::Xsk);
+        assert!(read.scenarios[0].metric("xsk_percent").is_some());
+        assert_eq!(read.runs[0].values["xsk_percent"], 1200.0);
+        assert!(!read.runs[0].values.contains_key("express_percent"));
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Poll, Waker, ready};
 
 use bytes::{Buf, Bytes};
 use expressway_metrics::count;
-use expressway_web::blocks::{Block, BlockKey, Hold, Source, lend};
+use expressway_web::blocks::{Block, BlockKey, BlockSource, Hold, lend};
 use expressway_web::files::Reading;
 use expressway_web::memory::Account;
 use expressway_web::parts::{BodyParts, Part};
@@ -209,7 +209,7 @@ impl ObjectBody {
     ) -> Poll<Result<Option<Block>, BodyError>> {
         let cache = &context.site.cache;
         let number = u32::try_from(index).unwrap_or(u32::MAX);
-        let key = BlockKey { source: Source::object(self.object.version), index };
+        let key = BlockKey { source: BlockSource::object(self.object.version), index };
         let extent = cache.extent(&self.object, index);
         let is_unknown = self.object.length == UNKNOWN;
         let is_right = |block: &Block| is_unknown || block.len() as u64 == extent;

@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use expressway_metrics::count;
-use expressway_web::blocks::{Block, BlockKey, Source};
+use expressway_web::blocks::{Block, BlockKey, BlockSource};
 use expressway_web::files::Reading;
 use expressway_web::memory::{Account, Charge};
 use expressway_web::parts::BodyParts;
@@ -194,7 +194,7 @@ impl CachedExchange {
                 first = cache
                     .store
                     .blocks()
-                    .cached(&BlockKey { source: Source::object(object.version), index: 0 });
+                    .cached(&BlockKey { source: BlockSource::object(object.version), index: 0 });
             }
             // Parts of what has no parts to be fetched cannot be missing.
             let is_there = first.is_some()

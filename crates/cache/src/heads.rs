@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use expressway_web::blocks::{BlockKey, Source};
+use expressway_web::blocks::{BlockKey, BlockSource};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
@@ -76,7 +76,7 @@ impl Heads {
 
     /// The name of the reading of a key's record.
     pub(crate) fn record(key: &Key) -> BlockKey {
-        BlockKey { source: Source::record(key.hash), index: 0 }
+        BlockKey { source: BlockSource::record(key.hash), index: 0 }
     }
 
     /// Takes in what was read of a key's record. Another one that was stored meanwhile counts more.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use expressway_metrics::{Metric, Times};
-use expressway_web::blocks::{BlockKey, Source};
+use expressway_web::blocks::{BlockKey, BlockSource};
 use expressway_web::files::FileStore;
 use expressway_web::{Exchange, Handler, RequestBody, RequestHead, Wake};
 use tokio::runtime::Handle;
@@ -176,7 +176,7 @@ impl Shared {
 
     /// Whether a block is in memory or on disk.
     pub(crate) fn has_block(&self, object: &Object, index: u64) -> bool {
-        let key = BlockKey { source: Source::object(object.version), index };
+        let key = BlockKey { source: BlockSource::object(object.version), index };
         self.store.blocks().holds(&key)
             || self.disk.as_ref().is_some_and(|disk| {
                 u32::try_from(index).is_ok_and(|index| disk.has(Id::Block(object.version, index)))

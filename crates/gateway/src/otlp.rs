@@ -86,11 +86,11 @@ impl Failure {
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Connect => f.write_str("nobody accepts connections"),
+            Self::Connect => f.write_str("connection failed"),
             Self::Timeout => f.write_str("no answer in time"),
             Self::Protocol => f.write_str("the connection broke, or the answer is not HTTP"),
-            Self::Busy(_) => f.write_str("it wants no more for now"),
-            Self::Status(status) => write!(f, "it answers {status}"),
+            Self::Busy(_) => f.write_str("collector asked to retry later"),
+            Self::Status(status) => write!(f, "collector answered {status}"),
         }
     }
 }

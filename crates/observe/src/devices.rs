@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use expressway_netio::route::{Link, LinkKind, Snapshot};
 use expressway_xbpf::{CapturePrograms, CaptureTarget, CaptureVlan};
 
-use crate::capture::Note;
+use crate::capture::Uncaptured;
 
 /// Deeper than the kernel lets devices nest (MAX_NEST_DEV) there is only a loop.
 const DEEPEST: usize = 8;
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     /// By the index of the interface that has the program: the devices that it runs on.
     pub(crate) programs: BTreeMap<u32, Vec<u32>>,
     /// What is not captured.
-    pub(crate) notes: Vec<Note>,
+    pub(crate) notes: Vec<Uncaptured>,
     /// There are others below, which may change.
     pub(crate) is_stacked: bool,
 }
@@ -106,7 +106,7 @@ impl Plan {
     }
 
     fn note(&mut self, interface: u32, text: String) {
-        self.notes.push(Note { interface: Some(interface), text, gap: false });
+        self.notes.push(Uncaptured { interface: Some(interface), text, gap: false });
     }
 }
 

@@ -27,6 +27,6 @@ pub mod sockets;
 pub mod text;
 pub mod trace;
 
-pub use capture::{Capture, CaptureError, CaptureOptions, Clock, Losses, Note, Points, XdpPoints};
+pub use capture::{Capture, CaptureError, CaptureOptions, Clock, Losses, Points, Uncaptured, XdpPoints};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet, Point, Process, TxMetadata, Verdict};

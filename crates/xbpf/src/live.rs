@@ -228,11 +228,4 @@ impl LiveFrames {
     pub fn counts(&self) -> LiveCounts {
         self.counts
     }
-
-    /// The last error of the device, if it gave one: ENETDOWN when it is down, ENXIO when a veth's peer takes no
-    /// frames, ENOSPC when its queues are fewer than the CPUs.
-    pub fn device_error(&mut self) -> Option<io::Error> {
-        let error = i32::try_from(self.ring.get().error).unwrap_or(0);
-        (error < 0).then(|| io::Error::from_raw_os_error(-error))
-    }
 }

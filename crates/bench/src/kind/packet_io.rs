@@ -45,7 +45,7 @@ static METRICS: [Metric; 10] = [
     Metric::new("mpps", "rate", "Mpps", Better::Higher, 3),
     Metric::new("process_ns_per_packet", "of the process", "ns", Better::Neither, 0),
     Metric::new("napi_ns_per_packet", "of the NAPI thread", "ns", Better::Neither, 0),
-    Metric::new("express_percent", "by AF_XDP", "%", Better::Neither, 0),
+    Metric::new("xsk_percent", "by AF_XDP", "%", Better::Neither, 0),
     Metric::new("lost_percent", "lost", "%", Better::Lower, 3),
     Metric::new("offered_percent", "offered share", "%", Better::Neither, 1),
     // In place of times on beds whose clock counts instructions.
@@ -242,14 +242,14 @@ fn account(run: &Run<'_>, process: &Process, threads: &BTreeSet<u32>) -> Result<
 fn outcome(
     bed: Bed,
     moved: &Moved,
-    (packets, express): (u64, u64),
+    (packets, by_xsk): (u64, u64),
     spent: Account,
     offloads: BTreeMap<String, bool>,
 ) -> Outcome {
     let per_packet = |amount: u64| amount as f64 / packets.max(1) as f64;
     let all = per_packet(spent.host_ns.unwrap_or(moved.cpu_ns + spent.napi_ns));
     let (process, napi) = (per_packet(moved.cpu_ns), per_packet(spent.napi_ns));
-    let mut values = BTreeMap::from([("express_percent", 100.0 * per_packet(express))]);
+    let mut values = BTreeMap::from([("xsk_percent", 100.0 * per_packet(by_xsk))]);
     if bed.counts_instructions() {
         values.extend([
             ("instructions_per_packet", all),
@@ -299,7 +299,7 @@ mod tests {
         let outcome = outcome(Bed::Lab, &moved, (10, 5), spent, BTreeMap::new());
         assert_eq!(outcome.values["ns_per_packet"], 100.0);
         assert_eq!(outcome.values["napi_ns_per_packet"], 10.0);
-        assert_eq!(outcome.values["express_percent"], 50.0);
+        assert_eq!(outcome.values["xsk_percent"], 50.0);
         assert_eq!(outcome.values["mpps"], 5e-6);
     }
 

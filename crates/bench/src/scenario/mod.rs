@@ -27,8 +27,9 @@ pub enum Side {
     Peer,
     /// Ours on kernel sockets, or the kernel itself.
     Kernel,
-    /// Ours on XDP or AF_XDP.
-    Express,
+    /// Ours on XDP or AF_XDP. Raw files of earlier versions call it `express`.
+    #[serde(alias = "express")]
+    Xsk,
     /// Ours, where packet I/O is not what is compared.
     Ours,
 }
@@ -36,7 +37,7 @@ pub enum Side {
 impl Side {
     /// Whether it counts as ours in reports.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Express | Self::Ours)
+        matches!(self, Self::Xsk | Self::Ours)
     }
 }
 

@@ -377,7 +377,7 @@ impl Opening<'_> {
             return Err(Reason(format!("{}: the socket was lost", self.device.link.name)));
         };
         if self.device.link.has_carrier && self.provider.is_here() {
-            // A link that stays down is no failure of the mode: the port follows it.
+            // A link that stays down is no failure of the mode: the binding follows the link.
             let _ = binding.wait_for_link(LINK_PATIENCE);
         }
         let socket = Transmit::by_socket(mode);

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::capture::{self, Capture};
 use super::learn::{self, Learn};
-use super::lists::{Kind, Settings, Source};
+use super::lists::{Kind, ListSource, Settings};
 use super::quic::QuicSection;
 use super::rule::{Action, Range, Rule};
 use super::sources::{self, Urls};
@@ -106,7 +106,7 @@ pub struct Config {
     /// What it decides by. The lists are those of [`Config::join`].
     pub options: GuardOptions,
     /// Lists in files and with servers.
-    pub sources: Vec<Source>,
+    pub sources: Vec<ListSource>,
     /// How they are followed.
     pub lists: Settings,
     /// Entries in the file itself, to allow and to block.

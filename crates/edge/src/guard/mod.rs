@@ -54,8 +54,8 @@ pub use config::{Config, Fragments};
 pub use filter::{Error, Filter};
 pub use learn::{Attack, Learn, Unsaved};
 pub use lists::{
-    Connector, Kind as ListKind, Lists, Location as ListLocation, Settings as ListSettings,
-    Source as ListSource, Taken as ListTaken, Url,
+    Connector, Kind as ListKind, ListSource, Lists, Location as ListLocation, Settings as ListSettings,
+    Taken as ListTaken, Url,
 };
 pub use payload::Pattern;
 pub use quic::{Retry, UnknownIds};

@@ -18,13 +18,6 @@ impl Pattern {
     /// The farthest that a pattern may begin, in bytes: what a packet of 1500 bytes holds behind IPv4 and UDP.
     pub const FARTHEST: u16 = 1472;
 
-    /// Whether a payload has it.
-    pub fn is_in(&self, payload: &[u8]) -> bool {
-        let from = usize::from(self.probe.offset);
-        let Some(bytes) = payload.get(from..from + usize::from(self.probe.length)) else { return false };
-        bytes.iter().zip(self.probe.mask).zip(self.value).all(|((byte, mask), value)| byte & mask == value)
-    }
-
     fn new(offset: i64, hex: &str, mask: Option<&str>) -> Result<Self, String> {
         let offset = u16::try_from(offset).ok().filter(|offset| *offset <= Self::FARTHEST);
         let offset = offset.ok_or_else(|| format!("an offset must be 0 to {}", Self::FARTHEST))?;
@@ -116,8 +109,12 @@ mod tests {
         let several = "payload = [\"offset 0: 01\", { hex = \"ff\", mask = \"0f\" }]";
         let several = read(several).unwrap();
         assert_eq!((several.len(), several[1].value[0], several[1].probe.offset), (2, 0x0f, 0));
-        assert!(several[1].is_in(&[0x1f]) && !several[1].is_in(&[0xf0]) && !several[1].is_in(&[]));
-        assert!(plain[0].is_in(&[9, 9, 0x17, 0, 3, 0x2a]) && !plain[0].is_in(&[9, 9, 0x17, 0, 3]));
+        assert_eq!((several[1].probe.length, several[1].probe.mask[0]), (1, 0x0f));
+        assert_eq!((plain[0].probe.offset, plain[0].probe.length), (2, 4));
+        assert_eq!(
+            (&plain[0].value[..5], &plain[0].probe.mask[..5]),
+            (&[0x17, 0, 3, 0x2a, 0][..], &[255, 255, 255, 255, 0][..])
+        );
     }
 
     #[test]

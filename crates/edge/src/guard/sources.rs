@@ -9,7 +9,7 @@ use expressway_xbpf::GuardPrefix;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::lists::{Connector, Kind, Location, Settings, Source, Url};
+use super::lists::{Connector, Kind, ListSource, Location, Settings, Url};
 use super::{Config, list};
 
 /// URLs of a list at most: each is a connection now and then.
@@ -28,7 +28,7 @@ pub(super) fn urls(
     kind: Kind,
     source: &SourceFile,
     urls: Option<&Spanned<Urls>>,
-) -> Result<Vec<Source>, ConfigError> {
+) -> Result<Vec<ListSource>, ConfigError> {
     let Some(given) = urls else { return Ok(Vec::new()) };
     let urls = match given.get_ref() {
         Urls::One(url) => std::slice::from_ref(url),
@@ -38,24 +38,29 @@ pub(super) fn urls(
     if urls.len() > URLS {
         return Err(at(format!("more than {URLS} URLs")));
     }
-    let mut found: Vec<Source> = Vec::new();
+    let mut found: Vec<ListSource> = Vec::new();
     for text in urls {
         let location = Location::Url(text.parse::<Url>().map_err(at)?);
         if found.iter().any(|one| one.location == location) {
             return Err(at(format!("names {location} twice")));
         }
-        found.push(Source { kind, location, entries: Arc::default(), stamp: None });
+        found.push(ListSource { kind, location, entries: Arc::default(), stamp: None });
     }
     Ok(found)
 }
 
 /// The list of a file, if one is named.
-pub(super) fn files(kind: Kind, folder: &Path, name: Option<&Path>) -> Result<Vec<Source>, ConfigError> {
+pub(super) fn files(kind: Kind, folder: &Path, name: Option<&Path>) -> Result<Vec<ListSource>, ConfigError> {
     let Some(path) = name.map(|name| folder.join(name)) else { return Ok(Vec::new()) };
     let (mut entries, stamp) = list::read(&path)?;
     entries.sort_unstable();
     entries.dedup();
-    Ok(vec![Source { kind, location: Location::File(path), entries: Arc::new(entries), stamp: Some(stamp) }])
+    Ok(vec![ListSource {
+        kind,
+        location: Location::File(path),
+        entries: Arc::new(entries),
+        stamp: Some(stamp),
+    }])
 }
 
 /// `[lists]`, as it is written.

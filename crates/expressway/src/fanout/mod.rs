@@ -10,11 +10,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use expressway_dataplane::{Config, DataPath, IoConfig, IoMode, Provider, Purpose, WorkerIo};
+use expressway_dataplane::{Config, DataPath, IoConfig, Provider, Purpose, WorkerIo};
 use expressway_feed::fanout::{Fanout, FanoutError, KernelFeed, Membership, Options, Statistics};
 use expressway_gateway::admin::{Admin, State};
 use expressway_metrics::Registry;
-use expressway_netio::udp::{UdpConfig, UdpIo};
+use expressway_netio::udp::UdpConfig;
 use expressway_settings::admin::Section;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
@@ -102,6 +102,7 @@ fn start(
         }
     }
     let (path, io) = open(arguments)?;
+    let path = Some(Arc::new(Mutex::new(path)));
     let fanout = match io {
         WorkerIo::Kernel(io) => Fanout::start(options, *io, membership),
         WorkerIo::Xsk(io) => Fanout::start(options, *io, membership),
@@ -117,19 +118,14 @@ fn start_in_kernel(arguments: &Arguments, options: Options) -> Result<Fanout, Fa
     })
 }
 
-/// The data path, if it is more than a kernel socket, and packet I/O.
-fn open(arguments: &Arguments) -> Result<(Option<SharedPath>, WorkerIo), Failure> {
-    let udp = udp(arguments);
-    if arguments.io == IoMode::Udp && arguments.agent.is_none() {
-        let io = UdpIo::bind(&udp).map_err(Failure::run_time)?;
-        return Ok((None, WorkerIo::Kernel(Box::new(io))));
-    }
+/// The data path and its packet I/O.
+fn open(arguments: &Arguments) -> Result<(DataPath, WorkerIo), Failure> {
     let provider = Provider::agent_or_own(arguments.agent.as_deref(), "fanout")?;
     let io = IoConfig { mode: arguments.io, replace: arguments.replace, ..IoConfig::default() };
     let groups_on = arguments.interface.clone();
-    let config = Config { purpose: Purpose::RECEIVE, groups_on, ..Config::with(io, udp) };
+    let config = Config { purpose: Purpose::RECEIVE, groups_on, ..Config::with(io, udp(arguments)) };
     let (path, mut ios) = DataPath::open(config, provider, 1)?;
-    Ok((Some(Arc::new(Mutex::new(path))), ios.remove(0)))
+    Ok((path, ios.remove(0)))
 }
 
 fn lock(path: &Mutex<DataPath>) -> MutexGuard<'_, DataPath> {

@@ -223,7 +223,7 @@ impl State for Guard {
             let banned = filter.ban(&ban.sources, ban.time).map_err(|error| error.to_string())?;
             match ban.sources.len() - banned {
                 0 => Ok(format!("{{\"banned\":{banned}}}")),
-                more => Err(format!("{more} of {} found no room: raise `bans`", ban.sources.len())),
+                more => Err(format!("{more} of {} not added: table full; raise `bans`", ban.sources.len())),
             }
         }))
     }
@@ -262,7 +262,7 @@ impl State for Guard {
         let learned = lock(&self.filter).learn(&sources)?;
         Some(match sources.len() - learned {
             0 => Ok(format!("{{\"learned\":{learned}}}")),
-            more => Err(format!("{more} of {} found no room: raise `learn.entries`", sources.len())),
+            more => Err(format!("{more} of {} not added: table full; raise `learn.entries`", sources.len())),
         })
     }
 

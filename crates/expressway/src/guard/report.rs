@@ -103,7 +103,7 @@ pub(super) fn samples(status: &Status, out: &mut Vec<Sample>) {
         out.push(sample.label("interface", interface.interface.clone()));
     }
     let gauges = [
-        ("guard_dry_run", "1 if packets that would be dropped pass.", u64::from(status.dry_run)),
+        ("guard_dry_run", "1 in dry-run mode: nothing is dropped.", u64::from(status.dry_run)),
         ("guard_allowed_entries", "Entries of allow lists.", status.allowed as u64),
         ("guard_blocked_entries", "Entries of block lists.", status.blocked as u64),
         ("guard_buckets", "Buckets of limits in use.", status.buckets as u64),
@@ -149,10 +149,10 @@ fn learn(status: &Status, out: &mut Vec<Sample>) {
     ];
     out.extend(gauges.map(|(name, help, value)| Sample::gauge(name, help, value)));
     let counters = [
-        ("guard_proofs", "Proofs by sources that their address is not forged.", learn.proofs),
+        ("guard_proofs", "Source addresses validated (TCP or QUIC Retry).", learn.proofs),
         ("guard_learned_added", "Sources that were learned.", learn.added),
-        ("guard_learned_late", "Sources that were new in an attack and not learned.", learn.late),
-        ("guard_learned_full", "Sources that were not learned for lack of room.", learn.full),
+        ("guard_learned_late", "New sources not learned because an attack was in progress.", learn.late),
+        ("guard_learned_full", "Sources not learned because the table was full.", learn.full),
     ];
     out.extend(counters.map(|(name, help, value)| Sample::counter(name, help, value)));
 }

@@ -209,10 +209,10 @@ fn needs_restart(old: &Config, new: &Config) -> Option<String> {
         return Some("[moq]".into());
     }
     if old.rooms.len() != new.rooms.len() {
-        return Some("another number of rooms".into());
+        return Some("the number of rooms".into());
     }
     let changed = old.rooms.iter().zip(&new.rooms).find(|(old, new)| !old.same_but_outputs(new));
-    changed.map(|(old, _)| format!("another key of room `{}`", old.name))
+    changed.map(|(old, _)| format!("a changed key of room `{}`", old.name))
 }
 
 impl State for Relay {

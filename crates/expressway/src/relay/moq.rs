@@ -63,17 +63,13 @@ impl Moq {
         out.extend([
             gauge(
                 "relay_moq_memory_bytes",
-                "Bytes on their way to peers of Media over QUIC that these have not acknowledged, and what they take beside.",
+                "Unacknowledged bytes in flight to peers, with overhead.",
                 memory.total(),
             ),
-            gauge("relay_moq_memory_budget_bytes", "Bytes that these may be.", memory.budget()),
-            gauge(
-                "relay_moq_memory_share_bytes",
-                "Of these, what one session may hold now, at most its own limit.",
-                memory.share(),
-            ),
+            gauge("relay_moq_memory_budget_bytes", "Limit of relay_moq_memory_bytes.", memory.budget()),
+            gauge("relay_moq_memory_share_bytes", "Bytes one session may hold at present.", memory.share()),
         ]);
-        let help = "Sessions of Media over QUIC that asked for no room that is there, or had no right to it.";
+        let help = "Sessions refused: unknown room or not authorised.";
         out.push(Sample::counter(
             "relay_moq_refused_session",
             help,

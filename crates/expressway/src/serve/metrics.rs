@@ -81,7 +81,7 @@ fn server_samples(server: &ServerReport) -> Vec<Sample> {
             "Requests sent to a server of an origin, retries included.",
             server.requests,
         ),
-        Sample::counter("origin_retries", "Of these, requests that had failed elsewhere.", server.retries),
+        Sample::counter("origin_retries", "Retries after another server failed.", server.retries),
         Sample::counter(
             "origin_connections",
             "Connections made to a server of an origin.",
@@ -129,7 +129,7 @@ pub(crate) fn register_tls(registry: &Registry, tls: Arc<ArcSwap<Tls>>) {
             *first = end.min(*first);
         }
         out.extend(ends.into_iter().map(|((name, key), end)| {
-            let help = "Unix time at which the certificate ends, by its first name and kind of key.";
+            let help = "Certificate expiry (Unix time), by first name and key type.";
             Sample::gauge("certificate_expires_seconds", help, end).label("name", name).label("key", key)
         }));
     });

@@ -37,7 +37,7 @@ pub(crate) fn start(shared: &Shared, order: &[u8]) -> Result<Box<dyn Feed>, Refu
         serde_json::from_slice(order).map_err(|error| Refusal::Invalid(format!("the order: {error}")))?;
     let Order { client, connection, seconds, bytes } = order.clone();
     if client.is_none() && connection.is_none() {
-        return Err(Refusal::Invalid("the order: give client or connection".to_owned()));
+        return Err(Refusal::Invalid("specify client or connection".to_owned()));
     }
     if !(1..=MAX_BYTES).contains(&bytes) {
         return Err(Refusal::Invalid(format!("bytes is {bytes}: must be 1 to {MAX_BYTES}")));

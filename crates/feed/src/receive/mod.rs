@@ -15,7 +15,8 @@
 //! Nothing is allocated for a datagram, and no other thread is involved. Datagrams that arrive faster than the handler
 //! takes them wait in the RX ring or the socket's buffer. When these are full, the kernel drops and counts ([`IoStats`]).
 //!
-//! Not here: opening the packet I/O (the binary does, or [`expressway_netio::udp::UdpIo::bind`]), and multicast
+//! Not here: opening the packet I/O (`expressway-dataplane` does, as in `examples/receive.rs`, or
+//! [`expressway_netio::udp::UdpIo::bind`]), and multicast
 //! membership ([`expressway_netio::udp::group`]), which needs a separate thread now and then.
 //!
 //! # A first program

@@ -122,11 +122,6 @@ impl<P: PacketIo, H: Handler> Receiver<P, H> {
         &self.worker.service().handler
     }
 
-    /// The handler, to be changed between turns.
-    pub fn handler_mut(&mut self) -> &mut H {
-        &mut self.worker.service_mut().handler
-    }
-
     /// Counters of the receiver.
     pub fn counters(&self) -> Counters {
         self.worker.service().counters

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::netns::{NEAR, NEAR_DEVICE, Pair, is_privileged};
+use crate::netns::{NEAR, Pair, is_privileged};
 
 #[test]
 fn the_example_receives_by_af_xdp_and_shows_the_programs_stamp() {
@@ -19,7 +19,7 @@ fn the_example_receives_by_af_xdp_and_shows_the_programs_stamp() {
     let binary = test.ancestors().nth(2).unwrap().join("examples/receive");
     let mut child = Command::new("ip")
         .args(["netns", "exec", &pair.near.name])
-        .args([binary.as_os_str(), NEAR_DEVICE.as_ref()])
+        .arg(binary)
         .arg(to.to_string())
         .stdout(Stdio::piped())
         .spawn()

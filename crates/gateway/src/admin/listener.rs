@@ -96,13 +96,6 @@ impl Listener {
         }
     }
 
-    /// Gives up the socket's name without removing it: another process has it.
-    pub fn leave_name(&mut self) {
-        if let Some(name) = self.name.take() {
-            name.leave();
-        }
-    }
-
     /// Where it is; of port 0, which port that is.
     pub fn address(&self) -> &Address {
         &self.address

@@ -209,7 +209,7 @@ impl AdminService {
         let body = Limited::new(request.into_body(), MAX_ORDER).collect();
         match tokio::time::timeout(self.limits.header_timeout, body).await {
             Ok(Ok(order)) => Ok(order.to_bytes()),
-            _ => Err(Page::say(StatusCode::BAD_REQUEST, "the order is too long, or incomplete\n")),
+            _ => Err(Page::say(StatusCode::BAD_REQUEST, "request body too long or incomplete\n")),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Request streams that a client has not completed.
 
+use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use expressway_h3::{Error, RequestReader, code};
@@ -20,7 +21,7 @@ struct Kept {
     bytes: u64,
     /// When the stream's first bytes came.
     since: Instant,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// The readers of incomplete streams; a request that arrives complete has none here.
@@ -37,22 +38,19 @@ impl Incoming {
     }
 
     /// The reader to continue with, and when its stream began; for an unknown stream a new one, which began
-    /// `now`.
+    /// `now`. It is given back by [`Self::keep`], or its stream is forgotten.
     #[inline]
     pub(crate) fn take(&mut self, stream: u64, now: Instant) -> (RequestReader, Instant) {
         if self.readers.is_empty() {
             return (RequestReader::default(), now);
         }
-        match self.readers.remove(&stream) {
-            Some(kept) => {
-                self.kept -= kept.bytes;
-                (kept.reader, kept.since)
-            }
+        match self.readers.get_mut(&stream) {
+            Some(kept) => (std::mem::take(&mut kept.reader), kept.since),
             None => (RequestReader::default(), now),
         }
     }
 
-    /// Keeps a reader for the remaining data. `max_section` bounds a section in bytes.
+    /// Keeps a reader, and the entry of its stream, for the remaining data. `max_section` bounds a section in bytes.
     pub(crate) fn keep(
         &mut self,
         stream: u64,
@@ -60,10 +58,22 @@ impl Incoming {
         max_section: u64,
         account: &Account,
     ) -> Result<(), Error> {
-        let bytes = reader.kept() as u64;
-        let charge = account.charge_request(READER + reader.capacity());
+        let (bytes, memory) = (reader.kept() as u64, READER + reader.capacity());
         self.kept += bytes;
-        self.readers.insert(stream, Box::new(Kept { reader, bytes, since, _charge: charge }));
+        match self.readers.entry(stream) {
+            Entry::Occupied(entry) => {
+                let kept = &mut **entry.into_mut();
+                self.kept -= kept.bytes;
+                (kept.reader, kept.bytes) = (reader, bytes);
+                if kept.charge.octets() != memory {
+                    kept.charge.resize(memory);
+                }
+            }
+            Entry::Vacant(entry) => {
+                let charge = account.charge_request(memory);
+                entry.insert(Box::new(Kept { reader, bytes, since, charge }));
+            }
+        }
         if self.kept > max_section * SECTIONS {
             return Err(Error::connection(code::EXCESSIVE_LOAD, "too many incomplete header sections"));
         }
@@ -144,6 +154,13 @@ mod tests {
         assert_eq!(old.len(), 3);
         let (_, since) = incoming.take(8, now);
         assert_eq!(since, start + Duration::from_secs(3), "a stream that goes on keeps its beginning");
+        let before = (incoming.kept, incoming.len(), account.requests());
+        let (mut reader, since) = incoming.take(12, now);
+        let mut input: &[u8] = &[0; 10];
+        assert_eq!(reader.next(&mut input, 100), Ok(None));
+        assert!(incoming.keep(12, (reader, since), 100, &account).is_err(), "still too many");
+        assert_eq!((incoming.kept, incoming.len()), (before.0 + 10, before.1), "it has one entry");
+        assert!(account.requests() < before.2 + READER);
         for stream in (0..=80).step_by(4) {
             incoming.forget(stream);
         }

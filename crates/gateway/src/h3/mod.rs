@@ -30,6 +30,7 @@ pub(crate) mod request;
 pub(crate) mod response;
 mod session;
 mod stream;
+pub(crate) mod unsent;
 mod upload;
 
 pub use application::Http3;

@@ -1,6 +1,5 @@
 //! The streams of one direction that a client opens (RFC 9114, section 6.2), and our control stream.
 
-use bytes::Bytes;
 use expressway_h3::{
     ControlEvent, ControlReader, Error, InstructionReader, Instructions, Settings, code, frame, settings,
     stream_type, varint,
@@ -9,6 +8,7 @@ use expressway_h3::{
 use expressway_netio::Slice;
 
 use super::priority;
+use super::unsent::Unsent;
 use crate::quic::engine::{Priority, Received, SendError, Transport};
 
 /// Our control stream: the first of one direction that a server opens.
@@ -42,7 +42,7 @@ pub(crate) struct Peer {
     has_encoder: bool,
     has_decoder: bool,
     /// Data that our control stream has not accepted yet.
-    unsent: Bytes,
+    unsent: Unsent,
     /// Our control stream has accepted some.
     is_open: bool,
     goaway: Option<u64>,
@@ -58,16 +58,19 @@ impl Peer {
         // Reserved numbers need no secrecy, so a generator that fails costs only their variety.
         let _ = boring::rand::rand_bytes(&mut seed);
         let seed = u32::from_ne_bytes(seed);
-        let mut out = Vec::with_capacity(64);
-        varint::write(stream_type::CONTROL, &mut out);
-        settings::write(max_field_section_size, more, seed & 0xffff, &mut out);
-        frame::write_header(frame::reserved(seed >> 16), 0, &mut out);
+        let mut unsent = Unsent::default();
+        unsent.append(|out| {
+            out.reserve(64);
+            varint::write(stream_type::CONTROL, out);
+            settings::write(max_field_section_size, more, seed & 0xffff, out);
+            frame::write_header(frame::reserved(seed >> 16), 0, out);
+        });
         Self {
             streams: Vec::new(),
             has_control: false,
             has_encoder: false,
             has_decoder: false,
-            unsent: out.into(),
+            unsent,
             is_open: false,
             goaway: None,
             settings: None,
@@ -88,9 +91,7 @@ impl Peer {
     pub(crate) fn goaway(&mut self, first_refused: u64) {
         if self.goaway.is_none_or(|last| first_refused < last) {
             self.goaway = Some(first_refused);
-            let mut out = Vec::from(std::mem::take(&mut self.unsent));
-            frame::write_goaway(first_refused, &mut out);
-            self.unsent = out.into();
+            self.unsent.append(|out| frame::write_goaway(first_refused, out));
         }
     }
 
@@ -100,7 +101,7 @@ impl Peer {
     pub(crate) fn flush(&mut self, transport: &mut Transport) -> Result<(), Error> {
         let mut is_over = self.is_open && transport.is_stopped(OUR_CONTROL);
         if !is_over && !self.unsent.is_empty() {
-            let sent = transport.send_on(OUR_CONTROL, &mut self.unsent, false);
+            let sent = self.unsent.send(transport, OUR_CONTROL, false);
             self.is_open |= sent.is_ok_and(|length| length > 0);
             is_over = sent == Err(SendError::Over);
         }

@@ -50,9 +50,9 @@ impl Generations {
         seen == Some(self.own % GENERATIONS)
     }
 
-    /// The older process that issued `cid`, of which `keys`, this process's, say `seen`.
-    pub(super) fn issuer(&self, cid: &Cid, keys: &CheckKeys, seen: Option<u8>) -> Option<&Older> {
-        self.older.iter().find(|older| {
+    /// The index of the older process that issued `cid`, of which `keys`, this process's, say `seen`.
+    pub(super) fn issuer(&self, cid: &Cid, keys: &CheckKeys, seen: Option<u8>) -> Option<usize> {
+        self.older.iter().position(|older| {
             let generation = if older.keys == *keys { seen } else { older.keys.generation(cid) };
             generation == Some(older.generation % GENERATIONS)
         })

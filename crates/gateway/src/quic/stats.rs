@@ -30,7 +30,7 @@ counters! {
         pub bytes_sent: u64,
         /// Bursts of datagrams given to packet I/O in one call.
         pub bursts_sent: u64,
-        /// Connections made.
+        /// Connections created.
         pub connections_accepted: u64,
         /// Handshakes completed.
         pub connections_established: u64,
@@ -38,9 +38,9 @@ counters! {
         pub connections_early_data: u64,
         /// Connections that have ended, for any reason.
         pub connections_closed: u64,
-        /// Of these, the ones that were silent for the idle timeout.
+        /// Connections that ended by idle timeout.
         pub connections_timed_out: u64,
-        /// Of these, the ones that ended before their handshake was complete.
+        /// Connections that ended before their handshake was complete.
         pub connections_failed: u64,
         /// Connections that this side closed because the client broke QUIC or HTTP/3.
         pub connections_protocol_error: u64,
@@ -88,11 +88,11 @@ counters! {
         pub dropped_no_connection: u64,
         /// New connections beyond the configured number.
         pub dropped_connection_limit: u64,
-        /// First packets that were not authentic, so no connection came of them.
+        /// Initial packets that failed authentication; no connection was created.
         pub dropped_bad_initial: u64,
         /// Datagrams for another worker whose mailbox was full.
         pub dropped_handover_full: u64,
-        /// Datagrams for an older process that was behind.
+        /// Datagrams dropped because an older process's queue was full.
         pub dropped_older_full: u64,
         /// Datagrams for another worker when no hand-over buffer was free, or larger than one.
         pub dropped_handover_buffer: u64,
@@ -104,9 +104,9 @@ counters! {
         pub dropped_local_error: u64,
         /// DATAGRAM frames (RFC 9221), which nothing reads.
         pub dropped_datagram_frame: u64,
-        /// Streams of WebTransport sessions that were not there, or too many before they were.
+        /// Streams dropped: unknown WebTransport session, or too many before it began.
         pub refused_webtransport_stream: u64,
-        /// WebTransport sessions beyond the one of a connection, or refused by whom they were for.
+        /// WebTransport sessions refused: the connection already has one, or the application rejected it.
         pub refused_webtransport_session: u64,
         /// New connections refused because the server is shutting down.
         pub refused_draining: u64,
@@ -128,7 +128,7 @@ counters! {
         pub connections_stalled: u64,
         /// Requests that had to wait unread for a while.
         pub requests_deferred: u64,
-        /// Requests rejected because their header section did not come whole within `request_timeout`.
+        /// Requests rejected because their header section was incomplete after `request_timeout`.
         pub refused_request_timeout: u64,
         /// Requests reset as malformed (RFC 9114, section 4.1.2).
         pub refused_malformed: u64,

@@ -13,6 +13,7 @@ use super::streams::Early;
 use crate::h3::incoming::Incoming;
 use crate::h3::peer::Peer;
 use crate::h3::request::Request;
+use crate::h3::unsent::Unsent;
 use crate::quic::engine::{Closing, Credit};
 use crate::quic::{self, SendError, Turn};
 
@@ -72,7 +73,7 @@ pub(super) struct Connect {
     /// What the client has let the session send before that was there.
     pub(super) raised: Credit,
     /// What is left to be sent, and whether the stream ends with it.
-    unsent: Bytes,
+    unsent: Unsent,
     ends: bool,
 }
 
@@ -85,16 +86,14 @@ impl Connect {
             capsules: CapsuleReader::default(),
             is_closed: false,
             raised: Credit { data: 0, streams: [0; 2] },
-            unsent: Bytes::new(),
+            unsent: Unsent::default(),
             ends: false,
         }
     }
 
     /// Has something sent behind what is.
     pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        let mut unsent = Vec::from(std::mem::take(&mut self.unsent));
-        write(&mut unsent);
-        self.unsent = unsent.into();
+        self.unsent.append(write);
     }
 }
 
@@ -163,7 +162,7 @@ impl Connection {
         }
         if self.inner.is_some() {
             if let Some(connect) = &mut self.connect {
-                connect.unsent = Bytes::new();
+                connect.unsent.clear();
             }
             self.end(turn, None, false);
         } else if !self.is_over {
@@ -242,7 +241,7 @@ impl Connection {
         if let Some(connect) = &mut self.connect
             && (!connect.unsent.is_empty() || connect.ends)
         {
-            let sent = transport.send_on(connect.stream, &mut connect.unsent, connect.ends);
+            let sent = connect.unsent.send(transport, connect.stream, connect.ends);
             is_stopped = sent == Err(SendError::Over);
             if sent.is_ok() && connect.unsent.is_empty() {
                 connect.ends = false;

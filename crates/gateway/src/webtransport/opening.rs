@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use expressway_h3::qpack::Fields;
 use expressway_h3::webtransport::{self as codec, Limits};
-use expressway_h3::{Capsule, Error, RequestEvent, code};
+use expressway_h3::{Capsule, Error, RequestEvent, RequestReader, code};
 use expressway_web::ResponseHead;
 use http::header::{CONTENT_LENGTH, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
@@ -64,8 +64,25 @@ impl Connection {
             self.abort(turn, stream, code::REQUEST_REJECTED);
             return Ok(());
         }
-        let (mut reader, since) = self.requests.take(stream, turn.now);
+        let (reader, since) = self.requests.take(stream, turn.now);
         self.next_request = self.next_request.max(stream + 4);
+        match self.read_section(turn, (stream, reader), (first, is_last), scratch) {
+            Ok(Some(reader)) => self.requests.keep(stream, (reader, since), MAX_SECTION, &turn.link.account),
+            done => {
+                self.requests.forget(stream);
+                done.map(|_| ())
+            }
+        }
+    }
+
+    /// Reads on in a header section. Returns the reader if it is still incomplete.
+    fn read_section(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (stream, mut reader): (u64, RequestReader),
+        (first, is_last): (&[u8], bool),
+        scratch: &mut [u8],
+    ) -> Result<Option<RequestReader>, Error> {
         let (mut length, mut is_last) = (first.len(), is_last);
         scratch[..length].copy_from_slice(first);
         loop {
@@ -80,17 +97,20 @@ impl Connection {
                     self.connect = Some(Connect::new(stream, reader, *request));
                     self.take_capsules(turn, input, is_last)?;
                     self.open_session(turn);
-                    return if is_last { Ok(()) } else { self.read_connect(turn, stream, scratch) };
+                    if !is_last {
+                        self.read_connect(turn, stream, scratch)?;
+                    }
+                    return Ok(None);
                 }
                 Some(Verdict::Answer(status)) => {
                     self.answer(turn, stream, status, !is_last);
-                    return Ok(());
+                    return Ok(None);
                 }
                 Some(Verdict::Reject) => {
                     self.abort(turn, stream, code::REQUEST_REJECTED);
-                    return Ok(());
+                    return Ok(None);
                 }
-                None if is_last => return reader.end(),
+                None if is_last => return reader.end().map(|()| None),
                 None => {}
             }
             if turn.spend() {
@@ -101,12 +121,12 @@ impl Connection {
                 Received::Data { length: read, last } => (length, is_last) = (read, last),
                 Received::Reset => {
                     turn.link.transport.reset_with(stream, code::REQUEST_CANCELLED);
-                    return Ok(());
+                    return Ok(None);
                 }
                 Received::Nothing => break,
             }
         }
-        self.requests.keep(stream, (reader, since), MAX_SECTION, &turn.link.account)
+        Ok(Some(reader))
     }
 
     /// What a header section asks for.

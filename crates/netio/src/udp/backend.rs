@@ -185,11 +185,6 @@ impl UdpIo {
         self.sockets.iter().all(|socket| socket.gso)
     }
 
-    /// Whether every socket receives with GRO.
-    pub fn is_gro(&self) -> bool {
-        self.sockets.iter().all(|socket| socket.gro)
-    }
-
     /// The socket at `index`, for options that this module does not know of.
     pub fn socket(&self, index: usize) -> Option<BorrowedFd<'_>> {
         self.sockets.get(index).map(UdpSocket::fd)

@@ -46,10 +46,10 @@ pub fn open_mode(
     config: XskIoConfig,
     (mode, transmit): (ObtainedMode, TransmitVia),
 ) -> (XskIo, Around) {
-    open_bindings(pair, queues, port, config, mode, |port| XskConfig { transmit, ..port })
+    open_bindings(pair, queues, port, config, mode, |config| XskConfig { transmit, ..config })
 }
 
-/// The same with ports as `adapt` makes them.
+/// The same with bindings as `adapt` makes them.
 pub fn open_bindings(
     pair: &Pair,
     queues: u32,
@@ -68,17 +68,17 @@ pub fn open_bindings(
         let attachment = redirect
             .attach(index, AttachMode::Native, Existing::Refuse)
             .expect("the device takes the program");
-        let ports: Vec<XskBinding> = (0..queues)
+        let bindings: Vec<XskBinding> = (0..queues)
             .map(|queue| {
                 let bind = match mode {
                     ObtainedMode::Copy => BindMode::Copy,
                     ObtainedMode::ZeroCopy => BindMode::ZeroCopy,
                 };
                 let config = adapt(XskConfig { mode: bind, ..XskConfig::new(NEAR_DEVICE, queue) });
-                let port =
+                let binding =
                     XskBinding::open(config, redirect.xsk_map()).expect("the device takes AF_XDP sockets");
-                assert_eq!(port.mode(), Some(mode), "what XDP_OPTIONS says");
-                port
+                assert_eq!(binding.mode(), Some(mode), "what XDP_OPTIONS says");
+                binding
             })
             .collect();
         let udp = UdpConfig { receive_buffer: mtu.max(2048), ..UdpConfig::new(listen(port)) };
@@ -86,7 +86,7 @@ pub fn open_bindings(
         let mirror = RouteMirror::start().expect("rtnetlink can be read");
         kernel.set_resolver(mirror.resolver().expect("rtnetlink can be asked"));
         let resolver = mirror.resolver().expect("rtnetlink can be asked");
-        let io = XskIo::new(ports, kernel, resolver, config).expect("descriptors are left");
+        let io = XskIo::new(bindings, kernel, resolver, config).expect("descriptors are left");
         (io, vec![Box::new(attachment) as Box<dyn Any + Send>, Box::new(redirect), Box::new(mirror)])
     })
 }

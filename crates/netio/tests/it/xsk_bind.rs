@@ -1,4 +1,4 @@
-//! Opening AF_XDP ports on a veth: modes, errors with their remedies, and what is left behind.
+//! Opening AF_XDP bindings on a veth: modes, errors with their remedies, and what is left behind.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -51,9 +51,9 @@ fn the_mode_obtained_is_read_back() {
     }
     let (pair, redirect, _attachment) = bed(1500, 1);
     for mode in [BindMode::Copy, BindMode::Auto] {
-        let port = open(&pair, &redirect, config(0, mode)).unwrap();
-        let report = port.report();
-        assert_eq!(port.mode(), Some(ObtainedMode::Copy), "veth has no zero-copy");
+        let binding = open(&pair, &redirect, config(0, mode)).unwrap();
+        let report = binding.report();
+        assert_eq!(binding.mode(), Some(ObtainedMode::Copy), "veth has no zero-copy");
         assert_eq!((report.state, report.queue, report.multi_buffer), (BindingState::Up, 0, false));
         assert_eq!(report.interface, NEAR_DEVICE);
         // The next bind finds the queue still held for a moment and waits.
@@ -138,7 +138,7 @@ fn an_interface_that_is_not_there_is_named() {
             assert_eq!(interface, "nowhere0");
             assert_ne!(source.kind(), ErrorKind::Other);
         }
-        other => panic!("{:?}", other.map(|port| port.report())),
+        other => panic!("{:?}", other.map(|binding| binding.report())),
     }
 }
 
@@ -150,8 +150,8 @@ fn the_frame_size_decides_whether_packets_span_frames() {
     let (pair, redirect, _attachment) = bed(3400, 1);
     for (frame_size, multi_buffer) in [(2048, true), (4096, false)] {
         let config = XskConfig { frame_size, ..config(0, BindMode::Copy) };
-        let port = open(&pair, &redirect, config).unwrap();
-        assert_eq!(port.report().multi_buffer, multi_buffer, "{frame_size}");
+        let binding = open(&pair, &redirect, config).unwrap();
+        assert_eq!(binding.report().multi_buffer, multi_buffer, "{frame_size}");
     }
 }
 
@@ -162,8 +162,8 @@ fn ordinary_pages_serve_where_huge_ones_are_not_wanted() {
     }
     let (pair, redirect, _attachment) = bed(1500, 1);
     let small = XskConfig { huge_pages: false, rx_ring: 64, tx_ring: 64, ..config(0, BindMode::Copy) };
-    let port = open(&pair, &redirect, small).unwrap();
-    assert_eq!(port.report().backing, Some(Backing::Normal));
+    let binding = open(&pair, &redirect, small).unwrap();
+    assert_eq!(binding.report().backing, Some(Backing::Normal));
 }
 
 #[test]

@@ -50,11 +50,11 @@ impl Bed {
                 switch: redirect.switch().map(|map| StampSwitch::map(map).unwrap()),
                 ..XskConfig::new(NEAR_DEVICE, 0)
             };
-            let port = XskBinding::open(config, redirect.xsk_map()).unwrap();
+            let binding = XskBinding::open(config, redirect.xsk_map()).unwrap();
             let mirror = RouteMirror::start().unwrap();
             let kernel = UdpIo::bind(&UdpConfig::new(vec![SocketAddr::new(NEAR[0], PORT)])).unwrap();
             let resolver = mirror.resolver().unwrap();
-            let io = XskIo::new(vec![port], kernel, resolver, XskIoConfig::default()).unwrap();
+            let io = XskIo::new(vec![binding], kernel, resolver, XskIoConfig::default()).unwrap();
             (io, redirect, attachment, mirror)
         });
         Self { io, redirect, _attachment: attachment, _mirror: mirror, pair }

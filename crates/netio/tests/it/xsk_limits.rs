@@ -36,23 +36,23 @@ impl Routes for Direct {
     }
 }
 
-fn port(redirect: &Redirect, queue: u32) -> XskBinding {
+fn binding(redirect: &Redirect, queue: u32) -> XskBinding {
     let config =
         XskConfig { mode: BindMode::Copy, rx_ring: 64, tx_ring: 64, ..XskConfig::new(NEAR_DEVICE, queue) };
     XskBinding::open(config, redirect.xsk_map()).unwrap()
 }
 
-fn backend(port: XskBinding) -> XskIo<UdpIo, Direct> {
+fn backend(binding: XskBinding) -> XskIo<UdpIo, Direct> {
     let listen = NEAR.iter().map(|&ip| SocketAddr::new(ip, PORT)).collect();
     let kernel = UdpIo::bind(&UdpConfig { freebind: true, ..UdpConfig::new(listen) }).unwrap();
-    let routes = Direct(port.ifindex());
-    XskIo::new(vec![port], kernel, routes, XskIoConfig::default()).unwrap()
+    let routes = Direct(binding.ifindex());
+    XskIo::new(vec![binding], kernel, routes, XskIoConfig::default()).unwrap()
 }
 
-/// Waits until a port that is opened finds the link so: carriers are reported by a work item of the kernel.
+/// Waits until a binding that is opened finds the link so: carriers are reported by a work item of the kernel.
 fn await_link(redirect: &Redirect, state: BindingState) {
     let deadline = Instant::now() + PATIENCE;
-    while port(redirect, 1).report().state != state {
+    while binding(redirect, 1).report().state != state {
         assert!(Instant::now() < deadline, "the link never was {state:?}");
     }
 }
@@ -67,7 +67,7 @@ fn datagrams_above_the_mtu_of_the_path_are_refused_and_counted() {
         return;
     }
     let (pair, redirect) = (Pair::new(1500, 1), redirect());
-    let mut io = pair.near.enter(|| backend(port(&redirect, 0)));
+    let mut io = pair.near.enter(|| backend(binding(&redirect, 0)));
     for (near, far, headers) in [(NEAR[0], FAR[0], 28), (NEAR[2], FAR[1], 48)] {
         let flow = Flow::new(SocketAddr::new(near, PORT), SocketAddr::new(far, 9));
         let before = io.stats();
@@ -96,11 +96,11 @@ fn a_link_that_comes_up_before_anyone_listens_is_used() {
     let mut io = pair.near.enter(|| {
         pair.far.ip(&format!("link set {FAR_DEVICE} down"));
         await_link(&redirect, BindingState::Down);
-        let port = port(&redirect, 0);
-        assert_eq!(port.report().state, BindingState::Down, "no carrier");
+        let binding = binding(&redirect, 0);
+        assert_eq!(binding.report().state, BindingState::Down, "no carrier");
         pair.far.ip(&format!("link set {FAR_DEVICE} up"));
         await_link(&redirect, BindingState::Up);
-        backend(port)
+        backend(binding)
     });
     io.receive(Instant::now(), &mut |_| ()).unwrap();
     assert!(io.reports().all(|report| report.state == BindingState::Up));
@@ -112,7 +112,7 @@ fn datagrams_above_a_frame_are_sent_after_the_mtu_was_raised() {
         return;
     }
     let (pair, redirect) = (Pair::new(1500, 1), redirect());
-    let mut io = pair.near.enter(|| backend(port(&redirect, 0)));
+    let mut io = pair.near.enter(|| backend(binding(&redirect, 0)));
     assert!(io.reports().all(|report| !report.multi_buffer));
     for (namespace, device) in [(&pair.near, NEAR_DEVICE), (&pair.far, FAR_DEVICE)] {
         namespace.ip(&format!("link set {device} mtu 9000"));

@@ -36,8 +36,8 @@ fn nothing_can_be_sent_by_them() {
         transmit: TransmitVia::Xsk,
         ..XskConfig::new(NEAR_DEVICE, 0)
     };
-    let mut port = pair.near.enter(|| XskBinding::open(config, redirect.xsk_map()).unwrap());
-    let fd = port.descriptor().unwrap().as_raw_fd();
+    let mut binding = pair.near.enter(|| XskBinding::open(config, redirect.xsk_map()).unwrap());
+    let fd = binding.descriptor().unwrap().as_raw_fd();
     let entries = 64u32;
     // SAFETY: the value lives through the call and is as long as said.
     let made = unsafe {
@@ -48,12 +48,12 @@ fn nothing_can_be_sent_by_them() {
     let sent = unsafe { libc::sendto(fd, std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
     assert_eq!((sent, errno()), (-1, libc::ENOBUFS), "nothing to send from (`__xsk_sendmsg`)");
     // What would send by it says so, and what chooses is not heard.
-    assert_eq!(port.report().transmit, TransmitVia::Kernel);
-    port.set_transmit(TransmitVia::Xsk);
-    assert_eq!((port.report().transmit, port.report().tx_budget), (TransmitVia::Kernel, 0));
-    let refused = port.probe(MacAddr(FAR_MAC), None, Duration::ZERO).unwrap_err();
+    assert_eq!(binding.report().transmit, TransmitVia::Kernel);
+    binding.set_transmit(TransmitVia::Xsk);
+    assert_eq!((binding.report().transmit, binding.report().tx_budget), (TransmitVia::Kernel, 0));
+    let refused = binding.probe(MacAddr(FAR_MAC), None, Duration::ZERO).unwrap_err();
     assert_eq!(refused.problem, TrialProblem::Receives);
-    assert_eq!(port.calibrate(MacAddr(FAR_MAC), 1500), None);
+    assert_eq!(binding.calibrate(MacAddr(FAR_MAC), 1500), None);
 }
 
 fn errno() -> i32 {
@@ -66,7 +66,7 @@ fn datagrams_come_by_them_and_answers_leave_by_the_kernel() {
         return;
     }
     let pair = Pair::new(1500, 1);
-    let receiving = |port| XskConfig { sends: false, tx_ring: 64, ..port };
+    let receiving = |config| XskConfig { sends: false, tx_ring: 64, ..config };
     let config = XskIoConfig::default();
     let (mut io, _around) = open_bindings(&pair, 1, PORT, config, ObtainedMode::Copy, receiving);
     let peer = pair.far.enter(|| UdpSocket::bind((FAR[0], 9000)).unwrap());

@@ -49,14 +49,14 @@ fn frames_are_chosen_by_the_mtu_whoever_binds() {
         for mode in [BindMode::Auto, BindMode::Copy] {
             let own = pair.near.enter(|| {
                 let redirect = redirect();
-                let port = XskBinding::open(small(mode), redirect.xsk_map()).unwrap();
-                port.report().multi_buffer
+                let binding = XskBinding::open(small(mode), redirect.xsk_map()).unwrap();
+                binding.report().multi_buffer
             });
             let memories = Arc::new(Mutex::new(Vec::new()));
             let source = Elsewhere { redirect: redirect(), memories: memories.clone() };
             let other = pair.near.enter(|| {
-                let port = XskBinding::open_from(small(mode), Box::new(source)).unwrap();
-                port.report().multi_buffer
+                let binding = XskBinding::open_from(small(mode), Box::new(source)).unwrap();
+                binding.report().multi_buffer
             });
             assert_eq!(other, own, "MTU {mtu}, {mode}");
             // The same as the frames of 2048 bytes that were asked for, where they do.

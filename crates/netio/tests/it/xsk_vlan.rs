@@ -161,10 +161,10 @@ fn echo(vlan: &[VlanTag], near: IpAddr, expected: &[u8]) {
         let ifindex = ifindex(NEAR_DEVICE);
         let attachment = redirect.attach(ifindex, AttachMode::Native, Existing::Refuse).unwrap();
         let config = XskConfig { mode: BindMode::Copy, ..XskConfig::new(NEAR_DEVICE, 0) };
-        let ports = vec![XskBinding::open(config, redirect.xsk_map()).unwrap()];
+        let bindings = vec![XskBinding::open(config, redirect.xsk_map()).unwrap()];
         let kernel = UdpIo::bind(&UdpConfig::new(vec![SocketAddr::new(near, PORT)])).unwrap();
         let routes = Tagged { ifindex, vlan };
-        (XskIo::new(ports, kernel, routes, XskIoConfig::default()).unwrap(), attachment)
+        (XskIo::new(bindings, kernel, routes, XskIoConfig::default()).unwrap(), attachment)
     });
     let wire = pair.far.enter(|| PacketSocket::open(FAR_DEVICE));
     let payload = b"through a tagged link";

@@ -28,7 +28,7 @@ pub enum CaptureError {
 
 /// Something that is not captured, or was not for a time, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct Uncaptured {
     /// The interface concerned; `None` is all.
     pub interface: Option<u32>,
     /// What is not captured, and why.
@@ -37,7 +37,7 @@ pub struct Note {
     pub gap: bool,
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for Uncaptured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

@@ -18,7 +18,7 @@ use expressway_xbpf::{
 };
 
 pub use clock::Clock;
-pub use error::{CaptureError, Note};
+pub use error::{CaptureError, Uncaptured};
 pub use options::{CaptureOptions, Points, XdpPoints};
 
 use crate::drops::{DropReason, Layer};
@@ -199,7 +199,7 @@ impl Capture {
         self.attached.misses()
     }
 
-    /// How often something may not have been seen because an XDP program had just come: each time is a [`Note`].
+    /// How often something may not have been seen because an XDP program had just come: each time is a [`Uncaptured`].
     #[must_use]
     pub fn gaps(&self) -> u64 {
         self.attached.gaps()
@@ -207,7 +207,7 @@ impl Capture {
 
     /// What could not be attached and why, at the start and since; at most some hundred.
     #[must_use]
-    pub fn notes(&self) -> &[Note] {
+    pub fn notes(&self) -> &[Uncaptured] {
         self.attached.notes()
     }
 }

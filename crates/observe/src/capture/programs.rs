@@ -9,7 +9,7 @@ use expressway_xbpf::{
 };
 
 use super::clock::monotonic;
-use super::error::{CaptureError, Note};
+use super::error::{CaptureError, Uncaptured};
 use super::options::{Points, XdpPoints};
 use crate::devices::Plan;
 
@@ -54,7 +54,7 @@ pub(super) struct Attached {
     gone: HashSet<u32>,
     /// Redirects are captured also where their program is not.
     sees_redirects: bool,
-    notes: Vec<Note>,
+    notes: Vec<Uncaptured>,
     gaps: u64,
 }
 
@@ -263,7 +263,7 @@ impl Attached {
         };
         self.gaps += 1;
         let name = self.name(index);
-        self.keep(Note {
+        self.keep(Uncaptured {
             interface: Some(self.shown_as(index)),
             text: format!(
                 "interface {name}: gap: what the new XDP program {program} dropped or sent back in its first \
@@ -339,16 +339,16 @@ impl Attached {
     }
 
     fn note(&mut self, interface: Option<u32>, text: String) {
-        self.keep(Note { interface, text, gap: false });
+        self.keep(Uncaptured { interface, text, gap: false });
     }
 
-    fn keep(&mut self, note: Note) {
+    fn keep(&mut self, note: Uncaptured) {
         if self.notes.len() < NOTES && !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    pub(super) fn notes(&self) -> &[Note] {
+    pub(super) fn notes(&self) -> &[Uncaptured] {
         &self.notes
     }
 

@@ -9,13 +9,13 @@ pub type Position = u64;
 pub struct Kept<'a> {
     /// The datagram, as it came.
     pub bytes: &'a [u8],
-    /// What was said of it.
-    pub note: Note,
+    /// How its header is mapped.
+    pub mapping: RtpMapping,
 }
 
-/// What is known of a packet besides its bytes.
+/// How a packet's header is mapped for receivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Note {
+pub struct RtpMapping {
     /// Its stream in the room.
     pub stream: u8,
     /// Its sequence number for receivers whose SSRC is not the publisher's.
@@ -28,7 +28,7 @@ pub struct Note {
 #[derive(Debug)]
 pub struct History {
     bytes: Box<[u8]>,
-    slots: Box<[(u16, Note)]>,
+    slots: Box<[(u16, RtpMapping)]>,
     longest: usize,
     head: Position,
 }
@@ -38,7 +38,7 @@ impl History {
     pub fn new(packets: usize, longest: u16) -> Self {
         assert!(packets.is_power_of_two(), "a mask finds the slot");
         let longest = usize::from(longest);
-        let slots = vec![(0, Note::default()); packets].into();
+        let slots = vec![(0, RtpMapping::default()); packets].into();
         Self { bytes: vec![0; packets * longest].into(), slots, longest, head: 0 }
     }
 
@@ -63,10 +63,10 @@ impl History {
     }
 
     /// Keeps a packet of up to [`Self::longest`] bytes, and says where.
-    pub fn push(&mut self, packet: &[u8], note: Note) -> Position {
+    pub fn push(&mut self, packet: &[u8], mapping: RtpMapping) -> Position {
         let position = self.head;
         let slot = self.slot(position);
-        self.slots[slot] = (packet.len() as u16, note);
+        self.slots[slot] = (packet.len() as u16, mapping);
         self.bytes[slot * self.longest..][..packet.len()].copy_from_slice(packet);
         self.head += 1;
         position
@@ -78,8 +78,8 @@ impl History {
             return None;
         }
         let slot = self.slot(position);
-        let (length, note) = self.slots[slot];
-        Some(Kept { bytes: &self.bytes[slot * self.longest..][..usize::from(length)], note })
+        let (length, mapping) = self.slots[slot];
+        Some(Kept { bytes: &self.bytes[slot * self.longest..][..usize::from(length)], mapping })
     }
 
     fn slot(&self, position: Position) -> usize {
@@ -96,8 +96,8 @@ mod tests {
         let mut history = History::new(4, 3);
         assert_eq!(history.at(0), None);
         for number in 0..10u8 {
-            let note = Note { stream: number, ..Note::default() };
-            assert_eq!(history.push(&[number; 3][..usize::from(number % 4)], note), u64::from(number));
+            let mapping = RtpMapping { stream: number, ..RtpMapping::default() };
+            assert_eq!(history.push(&[number; 3][..usize::from(number % 4)], mapping), u64::from(number));
         }
         assert_eq!((history.tail(), history.head()), (6, 10));
         for position in 0..6 {
@@ -106,7 +106,7 @@ mod tests {
         for position in 6..10u8 {
             let kept = history.at(u64::from(position)).unwrap();
             assert_eq!(kept.bytes, &[position; 3][..usize::from(position % 4)]);
-            assert_eq!(kept.note.stream, position);
+            assert_eq!(kept.mapping.stream, position);
         }
         assert_eq!(history.at(10), None);
         assert_eq!(history.at(u64::MAX), None);

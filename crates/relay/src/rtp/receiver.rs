@@ -152,9 +152,9 @@ impl Receiver {
     fn rewrite(&self, mut header: Header, kept: Kept<'_>, packet: &mut [u8]) {
         header.payload_type = self.output.payload_type(header.payload_type);
         if let Some(first) = self.output.ssrc {
-            header.ssrc = first.wrapping_add(u32::from(kept.note.stream));
-            header.sequence = kept.note.sequence;
-            header.timestamp = kept.note.timestamp;
+            header.ssrc = first.wrapping_add(u32::from(kept.mapping.stream));
+            header.sequence = kept.mapping.sequence;
+            header.timestamp = kept.mapping.timestamp;
         }
         header.write(packet);
     }

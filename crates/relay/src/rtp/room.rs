@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use super::header::{Header, is_rtcp};
-use super::history::{History, Note};
+use super::history::{History, RtpMapping};
 use super::keyframe::KeyframeRequests;
 use super::receiver::Receiver;
 use super::reports::Reporter;
@@ -31,7 +31,7 @@ pub enum Progress {
 
 /// Who publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum PublisherId {
     /// Whoever sends RTP from there.
     Address(SocketAddr),
     /// A WebRTC session.
@@ -40,7 +40,7 @@ pub(super) enum Source {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Publisher {
-    pub(super) source: Source,
+    pub(super) id: PublisherId,
     /// Where its RTCP comes from, once some came.
     pub(super) rtcp: Option<SocketAddr>,
     last: Instant,
@@ -179,8 +179,8 @@ impl Room {
             self.counters.dropped_malformed += 1;
         } else if datagram.len() > self.history.longest() {
             self.counters.dropped_too_long += 1;
-        } else if self.publishes(Source::Address(remote), None, now) {
-            self.history.push(datagram, Note::default());
+        } else if self.publishes(PublisherId::Address(remote), None, now) {
+            self.history.push(datagram, RtpMapping::default());
             self.kept(datagram);
         }
     }
@@ -191,10 +191,10 @@ impl Room {
         self.counters.bytes += datagram.len() as u64;
     }
 
-    /// Whether `source` is the publisher, or becomes it. A publisher of before with another port is known by its SSRC.
-    pub(super) fn publishes(&mut self, source: Source, ssrc: Option<u32>, now: Instant) -> bool {
+    /// Whether `id` is the publisher, or becomes it. The former publisher at another port is recognised by its SSRC.
+    pub(super) fn publishes(&mut self, id: PublisherId, ssrc: Option<u32>, now: Instant) -> bool {
         match &mut self.publisher {
-            Some(publisher) if publisher.source == source => {
+            Some(publisher) if publisher.id == id => {
                 publisher.last = now;
                 return true;
             }
@@ -202,11 +202,11 @@ impl Room {
                 if now.saturating_duration_since(publisher.last) < self.config.publisher_timeout =>
             {
                 // A NAT that forgot it.
-                if let (Source::Address(before), Source::Address(remote)) = (publisher.source, source)
+                if let (PublisherId::Address(before), PublisherId::Address(remote)) = (publisher.id, id)
                     && before.ip() == remote.ip()
                     && self.streams.iter().any(|stream| Some(stream.ssrc) == ssrc)
                 {
-                    *publisher = Publisher { source, rtcp: None, last: now };
+                    *publisher = Publisher { id, rtcp: None, last: now };
                     return true;
                 }
                 self.counters.dropped_second_publisher += 1;
@@ -214,14 +214,14 @@ impl Room {
             }
             _ => {}
         }
-        if let Source::Address(remote) = source
+        if let PublisherId::Address(remote) = id
             && !self.config.allow.is_empty()
             && !self.config.allow.iter().any(|net| net.contains(&remote.ip()))
         {
             self.counters.dropped_not_allowed += 1;
             return false;
         }
-        self.publisher = Some(Publisher { source, rtcp: None, last: now });
+        self.publisher = Some(Publisher { id, rtcp: None, last: now });
         self.wall_clock = None;
         self.counters.publishers += 1;
         true
@@ -232,7 +232,7 @@ impl Room {
             self.counters.dropped_too_long += 1;
             return;
         }
-        if !self.publishes(Source::Address(remote), Some(header.ssrc), now) {
+        if !self.publishes(PublisherId::Address(remote), Some(header.ssrc), now) {
             return;
         }
         self.keep(header, None, datagram, now);
@@ -290,7 +290,7 @@ impl Room {
         let silent = publisher.last + self.config.publisher_timeout;
         let keyframes =
             self.keyframes.iter().filter_map(|one| one.deadline(self.config.keyframe_interval, now));
-        if let Source::Session(_) = publisher.source {
+        if let PublisherId::Session(_) = publisher.id {
             return keyframes.chain([silent]).min();
         }
         if self.publisher_rtcp().is_none() {
@@ -313,9 +313,9 @@ impl Room {
     }
 
     pub(super) fn publisher_address(&self) -> Option<SocketAddr> {
-        match self.publisher?.source {
-            Source::Address(address) => Some(address),
-            Source::Session(_) => None,
+        match self.publisher?.id {
+            PublisherId::Address(address) => Some(address),
+            PublisherId::Session(_) => None,
         }
     }
 

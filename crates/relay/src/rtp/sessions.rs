@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::header::Header;
 use super::history::History;
-use super::room::{Room, Source};
+use super::room::{PublisherId, Room};
 use super::stream::{SenderReport, Stream};
 
 /// How far a wall clock may be from what packets say before it is believed no more.
@@ -14,12 +14,12 @@ const APART: f64 = 10.0;
 impl Room {
     /// A session wants to publish. It may unless somebody does; then it has the room until it has been silent for long.
     pub fn offer_session(&mut self, session: u64, now: Instant) -> bool {
-        self.publishes(Source::Session(session), None, now)
+        self.publishes(PublisherId::Session(session), None, now)
     }
 
     /// Whether that session publishes.
     pub fn is_published_by(&self, session: u64) -> bool {
-        self.publisher.is_some_and(|publisher| publisher.source == Source::Session(session))
+        self.publisher.is_some_and(|publisher| publisher.id == PublisherId::Session(session))
     }
 
     /// A packet of a session that publishes, with the payload type that its codec has in this room, of a layer if it has some. Extensions and CSRCs are left behind:
@@ -36,7 +36,7 @@ impl Room {
             self.counters.dropped_too_long += 1;
             return;
         }
-        if !self.publishes(Source::Session(session), None, now) {
+        if !self.publishes(PublisherId::Session(session), None, now) {
             return;
         }
         let mut packet = std::mem::take(&mut self.scratch);
@@ -104,7 +104,7 @@ impl Room {
 
     /// The SSRC of a stream that a session which publishes is to send a key frame of now.
     pub fn poll_session_keyframe(&mut self, now: Instant) -> Option<u32> {
-        if !matches!(self.publisher?.source, Source::Session(_)) {
+        if !matches!(self.publisher?.id, PublisherId::Session(_)) {
             return None;
         }
         let interval = self.config.keyframe_interval;

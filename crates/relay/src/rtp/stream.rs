@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::header::Header;
-use super::history::{History, Note, Position};
+use super::history::{History, Position, RtpMapping};
 use super::missing::Missing;
 use super::rate::Rate;
 use super::reception::{Order, Reception};
@@ -126,7 +126,7 @@ impl Stream {
         self.payload_type = header.payload_type;
         self.last = now;
         self.rate.count(bytes.len(), now);
-        let position = history.push(bytes, Note { stream: number, sequence, timestamp });
+        let position = history.push(bytes, RtpMapping { stream: number, sequence, timestamp });
         let slot = self.slot(header.sequence);
         self.positions[slot] = position + 1;
         Ok(position)
@@ -244,8 +244,8 @@ mod tests {
         bed.stream.succeed(other, 90_000, bed.epoch, later);
         let bytes = packet(other, b"");
         let position = bed.stream.keep((other, &bytes), 0, &mut bed.history, (bed.epoch, later)).unwrap();
-        let note = bed.history.at(position).unwrap().note;
-        assert_eq!((note.sequence, note.timestamp), (12, 11 * 3000 + 90_000));
+        let mapping = bed.history.at(position).unwrap().mapping;
+        assert_eq!((mapping.sequence, mapping.timestamp), (12, 11 * 3000 + 90_000));
         assert_eq!(bed.stream.find(11, &bed.history), None, "its predecessor's");
         assert_eq!(bed.stream.find_rewritten(12, &bed.history), Some(position));
         assert_eq!(bed.stream.rewrite_timestamp(other.timestamp + 1), 11 * 3000 + 90_001);

@@ -18,9 +18,9 @@ enum Kind {
     Gcm { context: AeadCtx, salt: [u8; 12] },
 }
 
-/// Which packet it is.
+/// What of a packet goes into its nonce and its tag besides its octets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct PacketIndex<'a> {
     pub(super) ssrc: u32,
     /// Of RTP 48 bits, of RTCP 31.
     pub(super) index: u64,
@@ -62,21 +62,21 @@ impl Cipher {
         &mut self,
         packet: &mut [u8],
         clear: usize,
-        place: Place<'_>,
+        about: PacketIndex<'_>,
         tag: &mut [u8],
     ) -> Result<(), Failed> {
         match &mut self.0 {
             Kind::Cm { key, authentication, salt } => {
-                apply(key, &counter(salt, place), &mut packet[clear..]);
-                tag.copy_from_slice(&hmac(authentication, packet, place.trailer)?[..tag.len()]);
+                apply(key, &counter(salt, about), &mut packet[clear..]);
+                tag.copy_from_slice(&hmac(authentication, packet, about.trailer)?[..tag.len()]);
                 Ok(())
             }
             Kind::Gcm { context, salt } => {
                 let (head, text) = packet.split_at_mut(clear);
-                let sealed = match place.trailer {
-                    [] => context.seal_in_place_mut(&nonce(salt, place), text, tag, head),
+                let sealed = match about.trailer {
+                    [] => context.seal_in_place_mut(&nonce(salt, about), text, tag, head),
                     trailer => {
-                        context.seal_in_place_mut(&nonce(salt, place), text, tag, &[head, trailer].concat())
+                        context.seal_in_place_mut(&nonce(salt, about), text, tag, &[head, trailer].concat())
                     }
                 };
                 sealed.map(drop).map_err(|_| Failed)
@@ -85,20 +85,26 @@ impl Cipher {
     }
 
     /// Opens it. False: it is not what was sealed.
-    pub(super) fn open(&mut self, packet: &mut [u8], clear: usize, place: Place<'_>, tag: &[u8]) -> bool {
+    pub(super) fn open(
+        &mut self,
+        packet: &mut [u8],
+        clear: usize,
+        about: PacketIndex<'_>,
+        tag: &[u8],
+    ) -> bool {
         match &mut self.0 {
             Kind::Cm { key, authentication, salt } => {
-                let Ok(expected) = hmac(authentication, packet, place.trailer) else { return false };
+                let Ok(expected) = hmac(authentication, packet, about.trailer) else { return false };
                 if !memcmp::eq(&expected[..tag.len()], tag) {
                     return false;
                 }
-                apply(key, &counter(salt, place), &mut packet[clear..]);
+                apply(key, &counter(salt, about), &mut packet[clear..]);
                 true
             }
             Kind::Gcm { context, salt } => {
                 let (head, text) = packet.split_at_mut(clear);
-                let nonce = nonce(salt, place);
-                match place.trailer {
+                let nonce = nonce(salt, about);
+                match about.trailer {
                     [] => context.open_in_place_mut(&nonce, text, tag, head),
                     trailer => context.open_in_place_mut(&nonce, text, tag, &[head, trailer].concat()),
                 }
@@ -115,19 +121,19 @@ impl std::fmt::Debug for Cipher {
 }
 
 /// RFC 3711, section 4.1.1.
-fn counter(salt: &[u8; 14], place: Place<'_>) -> [u8; 16] {
+fn counter(salt: &[u8; 14], about: PacketIndex<'_>) -> [u8; 16] {
     let mut iv = [0; 16];
     iv[..14].copy_from_slice(salt);
-    xor(&mut iv[4..8], &place.ssrc.to_be_bytes());
-    xor(&mut iv[8..14], &place.index.to_be_bytes()[2..]);
+    xor(&mut iv[4..8], &about.ssrc.to_be_bytes());
+    xor(&mut iv[8..14], &about.index.to_be_bytes()[2..]);
     iv
 }
 
 /// RFC 7714, sections 8.1 and 9.1: the SSRC, and the index in 48 bits.
-fn nonce(salt: &[u8; 12], place: Place<'_>) -> [u8; 12] {
+fn nonce(salt: &[u8; 12], about: PacketIndex<'_>) -> [u8; 12] {
     let mut nonce = *salt;
-    xor(&mut nonce[2..6], &place.ssrc.to_be_bytes());
-    xor(&mut nonce[6..], &place.index.to_be_bytes()[2..]);
+    xor(&mut nonce[2..6], &about.ssrc.to_be_bytes());
+    xor(&mut nonce[6..], &about.index.to_be_bytes()[2..]);
     nonce
 }
 

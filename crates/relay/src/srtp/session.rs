@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::cipher::{Cipher, Place};
+use super::cipher::{Cipher, PacketIndex};
 use super::keys::Keys;
 use super::window::Window;
 use crate::rtp::header::is_rtcp;
@@ -87,8 +87,8 @@ impl Inbound {
             return Err(Rejected::Replayed);
         }
         let roc = rollover(index);
-        let place = Place { ssrc, index, trailer: if self.is_gcm { &[] } else { &roc } };
-        if !cipher.open(packet, clear, place, tag) {
+        let about = PacketIndex { ssrc, index, trailer: if self.is_gcm { &[] } else { &roc } };
+        if !cipher.open(packet, clear, about, tag) {
             return Err(Rejected::Forged);
         }
         windows.note(ssrc, index);
@@ -119,7 +119,7 @@ impl Inbound {
         if windows.find(ssrc).is_some_and(|window| !window.is_new(index)) {
             return Err(Rejected::Replayed);
         }
-        if !cipher.open(packet, RTCP_CLEAR, Place { ssrc, index, trailer: &word }, tag) {
+        if !cipher.open(packet, RTCP_CLEAR, PacketIndex { ssrc, index, trailer: &word }, tag) {
             return Err(Rejected::Forged);
         }
         windows.note(ssrc, index);
@@ -172,8 +172,8 @@ impl Outbound {
         let (cipher, windows) = &mut self.rtp;
         let index = windows.find(ssrc).map_or(u64::from(sequence), |window| window.index(sequence));
         let roc = rollover(index);
-        let place = Place { ssrc, index, trailer: if self.is_gcm { &[] } else { &roc } };
-        if cipher.seal(packet, clear, place, tag).is_err() {
+        let about = PacketIndex { ssrc, index, trailer: if self.is_gcm { &[] } else { &roc } };
+        if cipher.seal(packet, clear, about, tag).is_err() {
             return 0;
         }
         windows.note(ssrc, index);
@@ -189,10 +189,10 @@ impl Outbound {
         }
         let ssrc = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
         let word = (self.next | ENCRYPTED).to_be_bytes();
-        let place = Place { ssrc, index: u64::from(self.next), trailer: &word };
+        let about = PacketIndex { ssrc, index: u64::from(self.next), trailer: &word };
         let mut tag = [0; 16];
         let tag = &mut tag[..self.tag];
-        if self.rtcp.seal(&mut packet, RTCP_CLEAR, place, tag).is_err() {
+        if self.rtcp.seal(&mut packet, RTCP_CLEAR, about, tag).is_err() {
             return Vec::new();
         }
         self.next += 1;

@@ -40,14 +40,14 @@ impl Payloads {
 mod tests {
     use super::*;
     use crate::rtp::header::{Header, packet};
-    use crate::rtp::history::Note;
+    use crate::rtp::history::RtpMapping;
 
     #[test]
     fn all_sessions_have_the_same_octets() {
         let (mut history, mut payloads) = (History::new(4, 40), Payloads::default());
         let push = |history: &mut History, number: u8| {
             let header = Header { payload_type: 96, sequence: number.into(), timestamp: 0, ssrc: 1 };
-            history.push(&packet(header, &[number]), Note::default());
+            history.push(&packet(header, &[number]), RtpMapping::default());
         };
         (0..6).for_each(|number| push(&mut history, number));
         assert_eq!(payloads.payload(&history, 1), None, "it is kept no more");
@@ -64,7 +64,7 @@ mod tests {
         // One CSRC, an extension of one word, and two octets of padding.
         let mut packet = vec![0xb1, 96, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9];
         packet.extend_from_slice(&[0xbe, 0xde, 0, 1, 0x10, 5, 0, 0, b'x', b'y', 0, 2]);
-        let position = history.push(&packet, Note::default());
+        let position = history.push(&packet, RtpMapping::default());
         assert_eq!(&payloads.payload(&history, position).unwrap()[..], b"xy");
     }
 }

@@ -142,7 +142,7 @@ impl SendTrack {
             return Written::No;
         }
         let Some(pt) = self.payload_type(header.payload_type) else { return Written::Codec };
-        let (number, from) = (kept.note.stream, (room, payloads));
+        let (number, from) = (kept.mapping.stream, (room, payloads));
         if self.source == Some(number) {
             return match self.send(rtc, from, (position, kept, header), (codec, pt), now) {
                 true => Written::Yes(1),
@@ -172,7 +172,7 @@ impl SendTrack {
         (codec, pt): (Codec, Pt),
         now: Instant,
     ) -> Written {
-        if self.wanted != Some(kept.note.stream) {
+        if self.wanted != Some(kept.mapping.stream) {
             return Written::No;
         }
         let Some(payload) = payloads.payload(room.history(), position) else { return Written::No };
@@ -189,8 +189,8 @@ impl SendTrack {
             usize::from(self.send(rtc, (room, payloads), (position, kept, header), (codec, pt), now));
         for before in position.saturating_sub(OVERTOOK)..position {
             let Some(other) = room.history().at(before) else { continue };
-            let ahead = other.note.sequence.wrapping_sub(kept.note.sequence);
-            if other.note.stream != kept.note.stream || ahead == 0 || ahead > OVERTOOK as u16 {
+            let ahead = other.mapping.sequence.wrapping_sub(kept.mapping.sequence);
+            if other.mapping.stream != kept.mapping.stream || ahead == 0 || ahead > OVERTOOK as u16 {
                 continue;
             }
             if let Some(header) = Header::parse(other.bytes) {
@@ -210,11 +210,11 @@ impl SendTrack {
         (codec, pt): (Codec, Pt),
         now: Instant,
     ) -> bool {
-        let sequence = self.extend(kept.note.sequence.wrapping_add(self.sequence_offset));
+        let sequence = self.extend(kept.mapping.sequence.wrapping_add(self.sequence_offset));
         let Some(sequence) = sequence.filter(|sequence| *sequence >= self.first) else { return false };
-        let timestamp = kept.note.timestamp.wrapping_add(self.timestamp_offset);
+        let timestamp = kept.mapping.timestamp.wrapping_add(self.timestamp_offset);
         let Some(payload) = payloads.payload(room.history(), position) else { return false };
-        let stream = room.streams().get(usize::from(kept.note.stream));
+        let stream = room.streams().get(usize::from(kept.mapping.stream));
         let moment = stream.and_then(|stream| room.moment(stream, header.timestamp, now));
         if self.sent.is_none_or(|sent| sent.sequence < sequence) {
             self.sent = Some(Sent { sequence, timestamp, moment, at: now });
@@ -246,10 +246,10 @@ impl SendTrack {
 
     /// Sees the stream of that packet from now on.
     fn follow(&mut self, room: &Room, kept: Kept<'_>, header: Header, now: Instant) {
-        (self.source, self.since) = (Some(kept.note.stream), Some(now));
+        (self.source, self.since) = (Some(kept.mapping.stream), Some(now));
         (self.wanted, self.asked) = (None, None);
         let Some(sent) = self.sent else { return };
-        let stream = room.streams().get(usize::from(kept.note.stream));
+        let stream = room.streams().get(usize::from(kept.mapping.stream));
         let clock = f64::from(stream.map_or(90_000, |stream| stream.clock()));
         let moment = stream.and_then(|stream| room.moment(stream, header.timestamp, now));
         // By the publisher's clock, if it has told that of both streams; or else as they come.
@@ -259,8 +259,8 @@ impl SendTrack {
         };
         let units = ((passed.as_secs_f64() * clock) as u32).max(1);
         self.first = sent.sequence + 1;
-        self.sequence_offset = (self.first as u16).wrapping_sub(kept.note.sequence);
-        self.timestamp_offset = sent.timestamp.wrapping_add(units).wrapping_sub(kept.note.timestamp);
+        self.sequence_offset = (self.first as u16).wrapping_sub(kept.mapping.sequence);
+        self.timestamp_offset = sent.timestamp.wrapping_add(units).wrapping_sub(kept.mapping.timestamp);
     }
 
     /// A sequence number with the times that numbers wrapped; `None` of one from before the first, of which no session can know.

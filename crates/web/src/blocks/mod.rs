@@ -62,7 +62,7 @@ counters! {
 
 /// What a block is part of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Source(pub(crate) Of);
+pub struct BlockSource(pub(crate) Of);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Of {
@@ -73,7 +73,7 @@ pub(crate) enum Of {
     Record(u128),
 }
 
-impl Source {
+impl BlockSource {
     /// A version of an object of that number, which no other version of anything has.
     pub fn object(version: u64) -> Self {
         Self(Of::Object(version))
@@ -89,19 +89,19 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockKey {
     /// What it is part of.
-    pub source: Source,
+    pub source: BlockSource,
     /// Its index there: a block begins at this times the octets a block.
     pub index: u64,
 }
 
 impl BlockKey {
     pub(crate) fn file(file: Identity, index: u64) -> Self {
-        Self { source: Source(Of::File(file)), index }
+        Self { source: BlockSource(Of::File(file)), index }
     }
 
     /// All of a file, coded.
     pub(crate) fn coded(file: Identity, encoding: Encoding, level: u8) -> Self {
-        Self { source: Source(Of::Coded(file, encoding, level)), index: 0 }
+        Self { source: BlockSource(Of::Coded(file, encoding, level)), index: 0 }
     }
 }
 

@@ -137,10 +137,10 @@ pub(super) struct Left {
 
 impl Left {
     /// `Err` says why they are of no use.
-    fn open(place: &Place, options: &BalanceOptions) -> Result<Self, String> {
+    fn open(directory: &PinDirectory, options: &BalanceOptions) -> Result<Self, String> {
         let mut maps = Vec::new();
         for shape in shapes(options) {
-            let map = MapHandle::from_pinned_path(place.path(shape.name))
+            let map = MapHandle::from_pinned_path(directory.path(shape.name))
                 .map_err(|error| format!("{}: {error}", shape.name))?;
             let is = Shape {
                 name: shape.name,
@@ -169,15 +169,15 @@ impl Left {
     }
 }
 
-/// Where tables are pinned, and that this is its process.
+/// The directory in a BPF file system where this process's tables are pinned.
 #[derive(Debug)]
-struct Place {
+struct PinDirectory {
     bpffs: BpfFs,
     owned: String,
     _owner: Lock,
 }
 
-impl Place {
+impl PinDirectory {
     fn path(&self, name: &str) -> PathBuf {
         self.bpffs.owned(&self.owned).join(name)
     }
@@ -197,7 +197,7 @@ impl Place {
 /// Pins of this process. Dropped, they are gone, unless it has only looked at those that a killed process left.
 #[derive(Debug)]
 pub(super) struct Pins {
-    place: Place,
+    directory: PinDirectory,
     names: MapHandle,
     is_left: bool,
 }
@@ -207,21 +207,21 @@ impl Drop for Pins {
         if self.is_left {
             return;
         }
-        self.place.clear();
-        self.place.bpffs.disown(&self.place.owned);
+        self.directory.clear();
+        self.directory.bpffs.disown(&self.directory.owned);
     }
 }
 
-/// What was found at the place of tables.
+/// What was found where tables are pinned.
 pub(super) struct Search {
-    place: Option<Place>,
+    directory: Option<PinDirectory>,
     pub(super) left: Option<Left>,
 }
 
 impl Search {
     /// Without looking.
     pub(super) fn none() -> Self {
-        Self { place: None, left: None }
+        Self { directory: None, left: None }
     }
 
     /// Looks for tables that a killed process left in the calling thread's network namespace.
@@ -248,10 +248,10 @@ impl Search {
                 return Ok(Self::none());
             }
         };
-        let place = Place { bpffs, owned, _owner: owner };
-        let left = match Left::open(&place, options) {
+        let directory = PinDirectory { bpffs, owned, _owner: owner };
+        let left = match Left::open(&directory, options) {
             Ok(left) => Some(left),
-            Err(why) if place.path("flows").exists() => {
+            Err(why) if directory.path("flows").exists() => {
                 tracing::warn!(
                     "flow tables of an earlier process not taken over, so flows start over: {why}"
                 );
@@ -259,7 +259,7 @@ impl Search {
             }
             Err(_) => None,
         };
-        Ok(Self { place: Some(place), left })
+        Ok(Self { directory: Some(directory), left })
     }
 
     /// Pins the tables that are in use from now on, if they should outlive the process. Returns the names that a killed
@@ -269,15 +269,15 @@ impl Search {
         keep: Keep,
         tables: [BorrowedFd<'_>; 3],
     ) -> Result<(Option<Pins>, Vec<BalanceName>), Error> {
-        let Some(place) = self.place else { return Ok((None, Vec::new())) };
+        let Some(directory) = self.directory else { return Ok((None, Vec::new())) };
         if let Some(left) = self.left {
             let names = read(&left.names)?;
             tracing::info!(names = names.len(), "flow tables of an earlier process taken over");
-            return Ok((Some(Pins { place, names: left.names, is_left: true }), names));
+            return Ok((Some(Pins { directory, names: left.names, is_left: true }), names));
         }
-        place.clear();
+        directory.clear();
         if keep == Keep::Process {
-            place.bpffs.disown(&place.owned);
+            directory.bpffs.disown(&directory.owned);
             return Ok((None, Vec::new()));
         }
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
@@ -292,11 +292,11 @@ impl Search {
         let mut layout = [0; NAME_BYTES];
         layout[..4].copy_from_slice(&balance_limit::BALANCE_LAYOUT.0.to_ne_bytes());
         names.update(&LAYOUT.to_ne_bytes(), &layout, MapFlags::ANY).map_err(fault)?;
-        let pins = Pins { place, names, is_left: false };
+        let pins = Pins { directory, names, is_left: false };
         let [flows, probation, fragments] = tables;
         let all = [flows, probation, fragments, pins.names.as_fd()];
         for (name, map) in ["flows", "probation", "fragments", "names"].into_iter().zip(all) {
-            sys::pin(map, &pins.place.path(name)).map_err(|source| Error::PinTables { source })?;
+            sys::pin(map, &pins.directory.path(name)).map_err(|source| Error::PinTables { source })?;
         }
         Ok((Some(pins), Vec::new()))
     }

@@ -1,79 +1,62 @@
 //! What the filter counted: names and meanings of its reasons.
 
+use crate::counters::reasons;
 use crate::skeleton::guard::types::{guard_count, guard_reason, guard_rule_count};
 
-macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $shared:ident, $label:literal;)+) => {
-        /// What became of a packet and why. Each packet counts under exactly one.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u32)]
-        pub enum GuardReason {
-            $($(#[doc = $doc])+ $name = guard_reason::$shared.0,)+
-        }
-
-        impl GuardReason {
-            /// All of them, in the order of the shared header.
-            pub const ALL: [Self; guard_reason::GUARD_REASONS.0 as usize] = [$(Self::$name,)+];
-
-            /// In snake case, for metrics labels; unique together with the verdict.
-            pub fn name(self) -> &'static str {
-                match self { $(Self::$name => $label,)+ }
-            }
-        }
-    };
-}
-
 reasons! {
+    /// What became of a packet and why. Each packet counts under exactly one.
+    GuardReason: guard_reason::GUARD_REASONS, &'static str;
+
     /// Neither IPv4 nor IPv6, or no whole header of it.
-    PassNotIp = GUARD_PASS_NOT_IP, "not_ip";
+    PassNotIp = GUARD_PASS_NOT_IP, "pass", "not_ip";
     /// Its source is on an allow list.
-    PassAllowed = GUARD_PASS_ALLOWED, "allowed";
+    PassAllowed = GUARD_PASS_ALLOWED, "pass", "allowed";
     /// A fragment behind the first, which no rule matches.
-    PassFragment = GUARD_PASS_FRAGMENT, "fragment";
+    PassFragment = GUARD_PASS_FRAGMENT, "pass", "fragment";
     /// A rule passes it.
-    PassRule = GUARD_PASS_RULE, "rule";
+    PassRule = GUARD_PASS_RULE, "pass", "rule";
     /// Within the limit of a rule.
-    PassLimit = GUARD_PASS_LIMIT, "limit";
+    PassLimit = GUARD_PASS_LIMIT, "pass", "limit";
     /// No rule matches.
-    PassDefault = GUARD_PASS_DEFAULT, "default";
+    PassDefault = GUARD_PASS_DEFAULT, "pass", "default";
     /// Over the limit of a rule in an attack, from a source that is known from before it.
-    PassLearned = GUARD_PASS_LEARNED, "learned";
+    PassLearned = GUARD_PASS_LEARNED, "pass", "learned";
     /// A QUIC Initial packet without a token, answered by Retry.
-    AnswerRetry = GUARD_ANSWER_RETRY, "retry";
+    AnswerRetry = GUARD_ANSWER_RETRY, "answer", "retry";
     /// A TCP SYN, answered with a SYN cookie.
-    AnswerSyn = GUARD_ANSWER_SYN, "syn_cookie";
+    AnswerSyn = GUARD_ANSWER_SYN, "answer", "syn_cookie";
     /// Its source is on a block list.
-    DropBlocked = GUARD_DROP_BLOCKED, "blocked";
+    DropBlocked = GUARD_DROP_BLOCKED, "drop", "blocked";
     /// Its source is banned for now.
-    DropBanned = GUARD_DROP_BANNED, "banned";
+    DropBanned = GUARD_DROP_BANNED, "drop", "banned";
     /// Its headers contradict themselves, or each other, or the frame's length.
-    DropMalformed = GUARD_DROP_MALFORMED, "malformed";
+    DropMalformed = GUARD_DROP_MALFORMED, "drop", "malformed";
     /// Its TCP flags exclude each other, or there are none.
-    DropTcpFlags = GUARD_DROP_TCP_FLAGS, "tcp_flags";
+    DropTcpFlags = GUARD_DROP_TCP_FLAGS, "drop", "tcp_flags";
     /// Its source is multicast, loopback, IPv4-mapped, or its own destination.
-    DropAddress = GUARD_DROP_ADDRESS, "address";
+    DropAddress = GUARD_DROP_ADDRESS, "drop", "address";
     /// A fragment.
-    DropFragment = GUARD_DROP_FRAGMENT, "fragment";
+    DropFragment = GUARD_DROP_FRAGMENT, "drop", "fragment";
     /// A QUIC Initial packet in a datagram below 1200 bytes, or less than any QUIC packet.
-    DropQuicInitial = GUARD_DROP_QUIC_INITIAL, "quic_initial";
+    DropQuicInitial = GUARD_DROP_QUIC_INITIAL, "drop", "quic_initial";
     /// A QUIC version or connection ID that no client sends.
-    DropQuicVersion = GUARD_DROP_QUIC_VERSION, "quic_version";
+    DropQuicVersion = GUARD_DROP_QUIC_VERSION, "drop", "quic_version";
     /// A QUIC packet with a connection ID that no server issued.
-    DropQuicConnection = GUARD_DROP_QUIC_CONNECTION, "quic_connection";
+    DropQuicConnection = GUARD_DROP_QUIC_CONNECTION, "drop", "quic_connection";
     /// A QUIC Initial packet with a token that is not valid, or not any more.
-    DropQuicToken = GUARD_DROP_QUIC_TOKEN, "quic_token";
+    DropQuicToken = GUARD_DROP_QUIC_TOKEN, "drop", "quic_token";
     /// A QUIC Initial packet without a token that could not be answered by Retry.
-    DropQuicChallenge = GUARD_DROP_QUIC_CHALLENGE, "quic_challenge";
+    DropQuicChallenge = GUARD_DROP_QUIC_CHALLENGE, "drop", "quic_challenge";
     /// A TCP SYN whose answer could not be written.
-    DropSyn = GUARD_DROP_SYN, "syn";
+    DropSyn = GUARD_DROP_SYN, "drop", "syn";
     /// A TCP packet of no connection and without a SYN cookie, beyond what is left for the stack to refuse.
-    DropTcpAck = GUARD_DROP_TCP_ACK, "tcp_ack";
+    DropTcpAck = GUARD_DROP_TCP_ACK, "drop", "tcp_ack";
     /// A rule drops it.
-    DropRule = GUARD_DROP_RULE, "rule";
+    DropRule = GUARD_DROP_RULE, "drop", "rule";
     /// Over the limit of a rule.
-    DropLimit = GUARD_DROP_LIMIT, "limit";
+    DropLimit = GUARD_DROP_LIMIT, "drop", "limit";
     /// No rule matches.
-    DropDefault = GUARD_DROP_DEFAULT, "default";
+    DropDefault = GUARD_DROP_DEFAULT, "drop", "default";
 }
 
 const _: () = {
@@ -88,21 +71,12 @@ const _: () = {
 impl GuardReason {
     /// Whether packets of this reason are dropped, or would be but for the dry run.
     pub fn drops(self) -> bool {
-        self as u32 >= Self::DropBlocked as u32
+        self.verdict() == "drop"
     }
 
     /// Whether packets of this reason are answered in the place of a server, or would be but for the dry run.
     pub fn answers(self) -> bool {
-        self as u32 >= Self::AnswerRetry as u32 && !self.drops()
-    }
-
-    /// `pass`, `answer` or `drop`.
-    pub fn verdict(self) -> &'static str {
-        match self {
-            _ if self.drops() => "drop",
-            _ if self.answers() => "answer",
-            _ => "pass",
-        }
+        self.verdict() == "answer"
     }
 }
 

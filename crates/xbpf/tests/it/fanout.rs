@@ -13,13 +13,13 @@ use crate::support::{self, eventually, privileges_required};
 
 const PORT: u16 = 5000;
 
-/// Where a feed goes, and the private group that takes its place.
-struct Way {
+/// The destination of a feed, and the private group that stands in for it.
+struct Addressing {
     destination: IpAddr,
     group: IpAddr,
 }
 
-impl Way {
+impl Addressing {
     fn ipv4() -> Self {
         Self { destination: [192, 0, 2, 1].into(), group: [239, 255, 3, 4].into() }
     }
@@ -71,8 +71,8 @@ fn bound(group: IpAddr) -> UdpSocket {
     socket.into()
 }
 
-fn join(socket: &UdpSocket, way: &Way) {
-    match (way.group, way.destination) {
+fn join(socket: &UdpSocket, addressing: &Addressing) {
+    match (addressing.group, addressing.destination) {
         (IpAddr::V4(group), IpAddr::V4(own)) => socket.join_multicast_v4(&group, &own).unwrap(),
         (IpAddr::V6(group), _) => socket.join_multicast_v6(&group, index_of(NEAR)).unwrap(),
         _ => unreachable!(),
@@ -80,14 +80,18 @@ fn join(socket: &UdpSocket, way: &Way) {
 }
 
 impl Fan {
-    fn new(way: &Way, subscribers: usize, change: impl FnOnce(&mut FanoutOptions) + Send) -> Option<Self> {
+    fn new(
+        addressing: &Addressing,
+        subscribers: usize,
+        change: impl FnOnce(&mut FanoutOptions) + Send,
+    ) -> Option<Self> {
         let mut options = options(4);
         let link = Link::new(&Shape::default());
-        let destination = SocketAddr::new(way.destination, PORT);
+        let destination = SocketAddr::new(addressing.destination, PORT);
         let (programs, listener) = link.in_near(|| {
-            let listener = TcpListener::bind(SocketAddr::new(way.destination, 0)).unwrap();
+            let listener = TcpListener::bind(SocketAddr::new(addressing.destination, 0)).unwrap();
             options.ports = vec![listener.local_addr().unwrap().port()];
-            let turn = Turn { destination, group: way.group, sources: Vec::new() };
+            let turn = Turn { destination, group: addressing.group, sources: Vec::new() };
             options.turn = Some(turn);
             change(&mut options);
             let programs = FanoutPrograms::load(&options).and_then(|mut programs| {
@@ -113,11 +117,11 @@ impl Fan {
                 client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
                 let (connection, _) = listener.accept().unwrap();
                 sockopt::set_tcp_nodelay(&connection, true).unwrap();
-                let socket = link.in_near(|| bound(way.group));
+                let socket = link.in_near(|| bound(addressing.group));
                 let cookie = sockopt::socket_cookie(&socket).unwrap();
                 let of_connection = sockopt::socket_cookie(&connection).unwrap();
                 programs.forward((socket.as_fd(), cookie), (connection.as_fd(), of_connection)).unwrap();
-                link.in_near(|| join(&socket, way));
+                link.in_near(|| join(&socket, addressing));
                 Subscriber { client, connection, socket, cookie }
             })
             .collect();
@@ -176,9 +180,9 @@ impl Subscriber {
 
 #[test]
 fn every_subscriber_gets_every_datagram_over_both_families_in_all_framings() {
-    for way in [Way::ipv4(), Way::ipv6()] {
+    for addressing in [Addressing::ipv4(), Addressing::ipv6()] {
         for prefix in [0, 2, 4] {
-            let Some(mut fan) = Fan::new(&way, 3, |options| options.prefix = prefix) else { return };
+            let Some(mut fan) = Fan::new(&addressing, 3, |options| options.prefix = prefix) else { return };
             for number in 0..300 {
                 fan.feed.send(&payload(number)).unwrap();
             }
@@ -187,7 +191,7 @@ fn every_subscriber_gets_every_datagram_over_both_families_in_all_framings() {
             }
             let counts = fan.counts();
             let expected = FanoutCounts { given: 900, turned: 300, ..FanoutCounts::default() };
-            assert_eq!(counts, expected, "{}", way.group);
+            assert_eq!(counts, expected, "{}", addressing.group);
             let record = fan.programs.record(fan.subscribers[0].cookie).unwrap().unwrap();
             assert_eq!((record.datagrams, record.skipped, record.slow), (300, 0, false));
         }
@@ -197,8 +201,8 @@ fn every_subscriber_gets_every_datagram_over_both_families_in_all_framings() {
 /// Datagrams whose checksum the sender computed, instead of leaving it to a device.
 #[test]
 fn checksums_are_right_behind_the_turn() {
-    for way in [Way::ipv4(), Way::ipv6()] {
-        let Some(mut fan) = Fan::new(&way, 1, |_| {}) else { return };
+    for addressing in [Addressing::ipv4(), Addressing::ipv6()] {
+        let Some(mut fan) = Fan::new(&addressing, 1, |_| {}) else { return };
         fan.link.in_far(|| {
             let off = std::process::Command::new("ethtool").args(["-K", FAR, "tx", "off"]).output().unwrap();
             assert!(off.status.success(), "{off:?}");
@@ -222,7 +226,7 @@ fn a_stalled_subscriber_is_bounded_and_told_what_it_missed() {
 }
 
 fn stall(prefix: usize) {
-    let Some(mut fan) = Fan::new(&Way::ipv4(), 2, |options| {
+    let Some(mut fan) = Fan::new(&Addressing::ipv4(), 2, |options| {
         options.prefix = prefix as u32;
         options.max_lag = 64 << 10;
         options.max_queue = 100;
@@ -276,7 +280,7 @@ fn stall(prefix: usize) {
 fn bytes_and_datagrams_that_wait_each_make_slow() {
     for (max_lag, max_queue) in [(64 << 10, u32::MAX), (1 << 30, 10)] {
         let limit = |options: &mut FanoutOptions| (options.max_lag, options.max_queue) = (max_lag, max_queue);
-        let Some(fan) = Fan::new(&Way::ipv4(), 1, limit) else { return };
+        let Some(fan) = Fan::new(&Addressing::ipv4(), 1, limit) else { return };
         // By the limit that is small, and by the other.
         let counted = || match fan.counts() {
             counts if max_queue == u32::MAX => (counts.skipped_bytes, counts.skipped_queue),
@@ -296,7 +300,8 @@ fn bytes_and_datagrams_that_wait_each_make_slow() {
 
 #[test]
 fn age_alone_makes_slow_too() {
-    let Some(fan) = Fan::new(&Way::ipv4(), 1, |options| options.max_age = Duration::from_millis(50)) else {
+    let Some(fan) = Fan::new(&Addressing::ipv4(), 1, |options| options.max_age = Duration::from_millis(50))
+    else {
         return;
     };
     let mut sent = 0;
@@ -314,7 +319,7 @@ fn age_alone_makes_slow_too() {
 
 #[test]
 fn who_reset_is_given_nothing() {
-    let Some(mut fan) = Fan::new(&Way::ipv4(), 2, |_| {}) else { return };
+    let Some(mut fan) = Fan::new(&Addressing::ipv4(), 2, |_| {}) else { return };
     let gone = fan.subscribers.remove(0);
     sockopt::set_socket_linger(&gone.client, Some(Duration::ZERO)).unwrap();
     drop(gone.client);
@@ -340,17 +345,17 @@ fn who_reset_is_given_nothing() {
 
 #[test]
 fn only_allowed_sources_and_nobody_straight_to_the_private_group() {
-    let way = Way::ipv4();
+    let addressing = Addressing::ipv4();
     let sources = vec!["192.0.2.2".parse().unwrap()];
     let change = |options: &mut FanoutOptions| options.turn.as_mut().unwrap().sources = sources;
-    let Some(mut fan) = Fan::new(&way, 1, change) else { return };
+    let Some(mut fan) = Fan::new(&addressing, 1, change) else { return };
     fan.link.ip_far(&format!("address add 192.0.2.3/24 dev {FAR}"));
     let other = fan.link.client("192.0.2.3:0");
-    let destination = SocketAddr::new(way.destination, PORT);
+    let destination = SocketAddr::new(addressing.destination, PORT);
     other.send_to(b"foreign", destination).unwrap();
-    fan.link.ip_far(&format!("route add {}/32 dev {FAR}", way.group));
+    fan.link.ip_far(&format!("route add {}/32 dev {FAR}", addressing.group));
     let straight = fan.link.client("192.0.2.2:0");
-    straight.send_to(b"private", SocketAddr::new(way.group, PORT)).unwrap();
+    straight.send_to(b"private", SocketAddr::new(addressing.group, PORT)).unwrap();
     fan.feed.send(&payload(0)).unwrap();
     assert_eq!(fan.subscribers[0].read(4, 0, 1), 0);
     let counts = fan.counts();
@@ -359,7 +364,7 @@ fn only_allowed_sources_and_nobody_straight_to_the_private_group() {
 
 #[test]
 fn nothing_stays_on_the_interface() {
-    let Some(fan) = Fan::new(&Way::ipv4(), 1, |_| {}) else { return };
+    let Some(fan) = Fan::new(&Addressing::ipv4(), 1, |_| {}) else { return };
     let near = fan.link.near().to_owned();
     let Fan { link, programs, feed, subscribers, .. } = fan;
     drop(programs);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use expressway_metrics::count;
 use expressway_web::Exchange;
-use expressway_web::blocks::{BlockKey, Buffer, Source};
+use expressway_web::blocks::{BlockKey, BlockSource, Buffer};
 
 use super::{Plan, within};
 use crate::object::Object;
@@ -124,7 +124,7 @@ impl Body<'_> {
             cache
                 .store
                 .blocks()
-                .keep(BlockKey { source: Source::object(self.object.version), index }, &block);
+                .keep(BlockKey { source: BlockSource::object(self.object.version), index }, &block);
             if let (Some(disk), Ok(index)) = (&cache.disk, u32::try_from(index)) {
                 disk.write_block(self.object.version, index, &block);
             }

@@ -70,11 +70,11 @@ pub(super) async fn connect(target: &Target) -> io::Result<()> {
     let socket = open(target.address).await?;
     let local = socket.local_addr()?;
     let connection = begin(target, local).map_err(failed)?;
-    let mut exchange = Exchange { target, local, connection, http: None, body: Vec::new() };
-    let result = exchange.run(&socket).await;
+    let mut session = ProbeSession { target, local, connection, http: None, body: Vec::new() };
+    let result = session.run(&socket).await;
     // So that the node forgets it at once; a node that is gone does not hear it.
-    let _ = exchange.connection.close(true, NO_ERROR, b"");
-    let _ = exchange.flush(&socket).await;
+    let _ = session.connection.close(true, NO_ERROR, b"");
+    let _ = session.flush(&socket).await;
     result
 }
 
@@ -99,7 +99,7 @@ fn failed(error: quiche::Error) -> io::Error {
 }
 
 /// A check under way.
-struct Exchange<'a> {
+struct ProbeSession<'a> {
     target: &'a Target,
     local: SocketAddr,
     connection: quiche::Connection,
@@ -109,7 +109,7 @@ struct Exchange<'a> {
     body: Vec<u8>,
 }
 
-impl Exchange<'_> {
+impl ProbeSession<'_> {
     async fn run(&mut self, socket: &UdpSocket) -> io::Result<()> {
         let mut datagram = [0; 2048];
         loop {

@@ -26,7 +26,7 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn of(config: &Config) -> Self {
-        let source = |one: &super::Source| ((one.kind, one.location.clone()), one.stamp);
+        let source = |one: &super::ListSource| ((one.kind, one.location.clone()), one.stamp);
         Self { settings: config.lists.clone(), sources: config.sources.iter().map(source).collect() }
     }
 }

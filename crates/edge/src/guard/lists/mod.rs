@@ -64,7 +64,7 @@ impl std::fmt::Display for Location {
 
 /// A list that the configuration names, with what it has.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ListSource {
     /// What for.
     pub kind: Kind,
     /// Where.

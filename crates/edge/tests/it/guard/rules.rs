@@ -2,12 +2,19 @@
 
 use std::net::IpAddr;
 
-use expressway_edge::guard::{Range, Rule};
+use expressway_edge::guard::{Pattern, Range, Rule};
 use expressway_xbpf::{GuardOptions, GuardPrefix, GuardQuic, GuardReason, GuardRule};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::{DROP, ICMP, PASS, Packet, TCP, UDP, list, load, reason, rules, with_rules};
+
+/// Whether a payload has a pattern.
+fn is_in(pattern: &Pattern, payload: &[u8]) -> bool {
+    let from = usize::from(pattern.probe.offset);
+    let Some(bytes) = payload.get(from..from + usize::from(pattern.probe.length)) else { return false };
+    bytes.iter().zip(pattern.probe.mask).zip(pattern.value).all(|((byte, mask), value)| byte & mask == value)
+}
 
 /// Whether a rule takes a packet, as its documentation says.
 fn takes(rule: &Rule, packet: &Packet) -> bool {
@@ -43,7 +50,7 @@ fn takes(rule: &Rule, packet: &Packet) -> bool {
         && rule
             .tcp_flags
             .is_none_or(|flags| packet.protocol == TCP && packet.flags & flags.mask == flags.value)
-        && (rule.payload.is_empty() || rule.payload.iter().any(|pattern| pattern.is_in(payload)))
+        && (rule.payload.is_empty() || rule.payload.iter().any(|pattern| is_in(pattern, payload)))
 }
 
 /// Rules and packets from few values each, so that they meet.

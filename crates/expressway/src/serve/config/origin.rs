@@ -337,7 +337,7 @@ impl Origin {
                 Err((self.protocol.span(), "h2 needs https:// servers; without TLS use h2c".to_owned()))
             }
             Protocol::H2c => {
-                Err((self.protocol.span(), "h2c is without TLS; with https:// use h2".to_owned()))
+                Err((self.protocol.span(), "h2c does not use TLS; use h2 with https://".to_owned()))
             }
         }
     }

@@ -180,7 +180,7 @@ named!(Action);
 #[serde(deny_unknown_fields)]
 pub(crate) struct Http {
     /// A TCP address, or `unix:` and a path.
-    pub(crate) listen: Spanned<Place>,
+    pub(crate) listen: Spanned<ListenAddress>,
     /// What it does.
     #[serde(default)]
     pub(crate) action: Action,
@@ -216,20 +216,20 @@ impl Http {
     }
 }
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) Address);
+pub(crate) struct ListenAddress(pub(crate) Address);
 
-impl Serialize for Place {
+impl Serialize for ListenAddress {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Place {
+impl<'de> Deserialize<'de> for ListenAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let place = match text.strip_prefix("unix:") {
+        let address = match text.strip_prefix("unix:") {
             Some(path) => Address::Unix(PathBuf::from(path)),
             None => Address::Tcp(text.parse::<SocketAddr>().map_err(|_| {
                 serde::de::Error::custom(format!(
@@ -237,7 +237,7 @@ impl<'de> Deserialize<'de> for Place {
                 ))
             })?),
         };
-        Ok(Self(place))
+        Ok(Self(address))
     }
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Launch) -> Result<ExitCode, Failure> {
                 let started = match received.fds.into_iter().next() {
                     Some(_) if running.len() >= MOST => Err("too many processes are being started".into()),
                     Some(control) => start(arguments, control),
-                    None => Err("nothing to control it by".into()),
+                    None => Err("no control descriptor passed".into()),
                 };
                 let told = match started {
                     Ok((child, process)) => {

@@ -63,7 +63,7 @@ impl What {
     fn parse(word: &str) -> Result<Self, String> {
         let word = word.to_lowercase();
         if word.is_empty() {
-            return Err("filter: a word is missing behind !".to_owned());
+            return Err("filter: missing term after `!`".to_owned());
         }
         if PROTOCOLS.contains(&word.as_str()) {
             return Ok(Self::Protocol(word));

@@ -25,7 +25,7 @@ use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use crate::signals;
 use filter::Filter;
-use source::Source;
+use source::SampleSource;
 use state::{Action, Frozen, Pane, State};
 
 /// How long a key may wait for its effect.
@@ -42,7 +42,7 @@ const COLUMNS: u16 = 160;
 /// What goes on, whatever shows it.
 struct Watch<'a> {
     arguments: &'a Arguments,
-    source: Source,
+    source: SampleSource,
     model: Model,
     recorder: Option<Recorder>,
     state: State,
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let filter =
         Filter::parse(arguments.flows.filter.as_deref().unwrap_or_default()).map_err(Failure::usage)?;
     // Before the recording: who mistypes the interface keeps the file.
-    let source = Source::open(arguments)?;
+    let source = SampleSource::open(arguments)?;
     let recorder = match &arguments.flows.record {
         Some(path) => Some(Recorder::create(path, arguments.flows.record_size.0).map_err(Failure::run_time)?),
         None => None,

@@ -11,7 +11,7 @@ use crate::fail::Failure;
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// An interface or a recording.
-pub(super) enum Source {
+pub(super) enum SampleSource {
     Interface(Box<Interface>),
     Recording { recording: Recording, elapsed: u64 },
 }
@@ -25,7 +25,7 @@ pub(super) struct Interface {
     last: Sample,
 }
 
-impl Source {
+impl SampleSource {
     pub(super) fn open(arguments: &Arguments) -> Result<Self, Failure> {
         if let Some(path) = &arguments.flows.replay {
             let recording = Recording::open(path).map_err(Failure::run_time)?;

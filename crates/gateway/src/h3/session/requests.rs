@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use expressway_h3::qpack::Fields;
-use expressway_h3::{Error, RequestEvent};
+use expressway_h3::{Error, RequestEvent, RequestReader};
 use expressway_netio::trace::Hop;
 use expressway_web::{Exchange, Protocol, RequestBody, RequestHead, Scheme, Wake};
 use http::{HeaderMap, Method, StatusCode};
@@ -27,8 +27,29 @@ impl Session {
         if self.waits(turn, stream) {
             return Ok(());
         }
-        let max_section = max_section(turn);
         let (mut reader, since) = self.incoming.take(stream, turn.now);
+        let result = self.read_stream(turn, stream, scratch, &mut reader);
+        // A stream that was answered or refused meanwhile is not read on.
+        let goes_on = result == Ok(true)
+            && (self.streams.contains_key(&stream)
+                || stream >= self.next_stream
+                || self.late.contains(&stream));
+        if goes_on {
+            return self.incoming.keep(stream, (reader, since), max_section(turn), &self.account);
+        }
+        self.incoming.forget(stream);
+        result.map(|_| ())
+    }
+
+    /// Reads on in a request stream. False: nothing more is read of it.
+    fn read_stream(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        scratch: &mut [u8],
+        reader: &mut RequestReader,
+    ) -> Result<bool, Error> {
+        let max_section = max_section(turn);
         let mut is_over = false;
         loop {
             let room = match self.body_room(turn, stream) {
@@ -40,7 +61,7 @@ impl Session {
                 Received::Data { length, last } => (length, last),
                 Received::Reset => {
                     self.handle_reset(turn, stream);
-                    return Ok(());
+                    return Ok(false);
                 }
                 Received::Nothing => break,
             };
@@ -63,7 +84,7 @@ impl Session {
                 if !is_over {
                     self.handle_finished(turn, stream);
                 }
-                return Ok(());
+                return Ok(false);
             }
             if length == room && turn.slice.spend() {
                 // The engine will not name it again before all of it was read.
@@ -71,11 +92,7 @@ impl Session {
                 break;
             }
         }
-        // A stream that was answered or refused meanwhile is not read on.
-        if self.streams.contains_key(&stream) || stream >= self.next_stream || self.late.contains(&stream) {
-            self.incoming.keep(stream, (reader, since), max_section, &self.account)?;
-        }
-        Ok(())
+        Ok(true)
     }
 
     fn handle_headers(

@@ -12,7 +12,6 @@ use super::link::Link;
 use super::receive::Path;
 use crate::quic::cid::{Cid, ClientCid};
 use crate::quic::engine::{Accept, Engine, EngineError, OpenError, Refusal, Transport};
-use crate::quic::header::{self, Header};
 use crate::quic::settings::{MIN_UDP_PAYLOAD, RetryPolicy};
 use crate::quic::token::{MAX_TOKEN_LENGTH, Verdict};
 
@@ -33,13 +32,13 @@ impl Endpoint {
             _ if self.worker.refuses_new() => return self.refuse(dcid, scid, path, Refusal::Draining),
             Verdict::Valid(original) => {
                 self.worker.stats.retries_validated += 1;
-                Purpose::Serve { original: Some(original.into()) }
+                Purpose::Serve { scid: scid.into(), original: Some(original.into()) }
             }
             Verdict::Invalid => return self.refuse(dcid, scid, path, Refusal::InvalidToken),
             Verdict::Foreign if self.wants_retry() || self.passed_a_filter(dcid) => {
                 return self.send_retry(dcid, scid, path);
             }
-            Verdict::Foreign => Purpose::Serve { original: None },
+            Verdict::Foreign => Purpose::Serve { scid: scid.into(), original: None },
         };
         if self.table.len() + self.handshakes.len() >= self.setup.settings.max_connections {
             self.worker.stats.dropped_connection_limit += 1;
@@ -80,7 +79,7 @@ impl Endpoint {
 
     fn begin_handshake(&mut self, now: Instant, waiting: Waiting) {
         let Waiting { mut payload, dcid, path, purpose } = waiting;
-        // What its forerunner was may be known by now.
+        // Its connection may have been opened by an earlier packet of the queue.
         if let Some(key) = self.by_long(&dcid) {
             return self.open(now, key, &mut payload, None, path);
         }
@@ -89,13 +88,10 @@ impl Endpoint {
                 self.worker.stats.dropped_no_connection += 1;
                 return;
             }
-            Purpose::Serve { .. } if self.worker.refuses_new() => {
-                if let Ok(Header::Long { dcid, scid, .. }) = header::parse(&payload) {
-                    self.refuse(dcid, scid, path, Refusal::Draining);
-                }
-                return;
+            Purpose::Serve { scid, .. } if self.worker.refuses_new() => {
+                return self.refuse(&dcid, scid, path, Refusal::Draining);
             }
-            Purpose::Serve { original } => original.as_deref().map(|original| (original, &*dcid)),
+            Purpose::Serve { original, .. } => original.as_deref().map(|original| (original, &*dcid)),
         };
         let is_proven = retry.is_some();
         match self.make(retry, path) {
@@ -117,14 +113,14 @@ impl Endpoint {
         }
     }
 
-    /// Whether filters in front let it pass without a token for its connection ID, which one of the servers issued, or
-    /// looks so. The connection is not there any more, or never was: who has seen an ID could make new ones with it.
+    /// Whether filters in front pass it without a token because its connection ID is, or looks like, one that these servers issued.
+    /// No such connection exists here: whoever has seen an ID could open new connections with it.
     fn passed_a_filter(&self, dcid: &[u8]) -> bool {
         self.shared.secrets.filter.are_made()
             && Cid::from_slice(dcid).is_some_and(|cid| self.worker.cids.is_ours(&cid))
     }
 
-    /// Answers a client that no connection is made for.
+    /// Answers a client for which no connection is opened.
     fn refuse(&mut self, dcid: &[u8], scid: &[u8], (local, remote): Path, refusal: Refusal) {
         let pushed = self.replies.push(local, remote, |out| Engine::write_refusal(out, scid, dcid, refusal));
         let stats = &mut self.worker.stats;
@@ -182,7 +178,7 @@ impl Endpoint {
     ) {
         let mut trial = None;
         if self.shared.qlogs.are_wanted() {
-            // An ID of the client's choice may be made to look like another connection's.
+            // The client chose this ID, possibly to look like another connection's.
             let ids = std::iter::once(&cid.0[..]).chain(is_proven.then_some(&dcid[..]));
             if let Some((writer, of_writer)) = self.shared.qlogs.try_out(path.1, ids) {
                 transport.set_qlog(writer, path);
@@ -192,7 +188,7 @@ impl Endpoint {
         match transport.open(payload, path.0, path.1) {
             Ok(()) => {}
             Err(OpenError::NotAuthentic) => {
-                // A recording that was tried out with it waits again.
+                // A recording that took this connection waits for another.
                 self.worker.stats.dropped_bad_initial += 1;
                 return;
             }

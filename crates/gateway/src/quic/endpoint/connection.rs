@@ -14,7 +14,7 @@ use crate::quic::table::Ids;
 /// their way.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// How long clients may open requests after the first GOAWAY of a process that another has succeeded (RFC 9114, section 5.2: at least
+/// How long clients may open requests after the first GOAWAY of a process that has a successor (RFC 9114, section 5.2: at least
 /// the round trip that the GOAWAY takes to be seen).
 const NOTICE: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ pub(super) struct Connection {
     pub(super) upper: Upper,
     /// What has come and was not read.
     pub(super) received: Received,
-    /// What the wheel has for it.
+    /// The deadline its timer is set to.
     pub(super) armed: Option<Instant>,
     /// The pacer holds packets back until then.
     pub(super) release: Option<Instant>,
@@ -36,7 +36,7 @@ pub(super) struct Connection {
     pub(super) queued: bool,
     /// A packet has come since it last gave back room, or it has had something to do.
     pub(super) has_grown: bool,
-    /// When it does so.
+    /// When it gives back room.
     shrinks: Option<Instant>,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct Upper {
 /// How far a client has been told that the process retires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notice {
-    /// It has not.
+    /// Not yet.
     None,
-    /// That it is to open no more requests; those that it opens until then are served.
+    /// To open no more requests. Those opened until the given time are served.
     Given(Instant),
     /// That time is over.
     Over,
@@ -109,7 +109,7 @@ impl Connection {
         self.link.handle_timeout(now, stats);
     }
 
-    /// Takes in, at the end of a turn, whether there is something to do still.
+    /// Notes, at the end of a turn, whether work is left.
     pub(super) fn follow_idleness(&mut self, now: Instant) {
         let session = self.upper.session.as_ref();
         let is_busy = !self.upper.drained
@@ -221,7 +221,7 @@ impl Upper {
         }
     }
 
-    /// Says GOAWAY, and closes a connection that has had nothing to do for a while then; any, when the drain is over.
+    /// Sends GOAWAY, and closes a connection that has then been idle for a while; any connection once the drain is over.
     fn follow_drain(&mut self, turn: &mut Turn<'_>) {
         if turn.worker.expired {
             turn.close("");
@@ -249,7 +249,7 @@ impl Upper {
         }
     }
 
-    /// Gives notice to a client that can be told; true once it has had its time. A handshake goes on.
+    /// Tells the client to open no more requests, if its handshake is complete. True once its time to react is over.
     fn has_had_notice(&mut self, turn: &mut Turn<'_>) -> bool {
         let Some(session) = &mut self.session else { return false };
         match self.notice {

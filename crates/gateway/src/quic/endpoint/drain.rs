@@ -9,16 +9,16 @@ use super::turn::Turn;
 use super::{DRAIN_TIMER, Endpoint};
 use crate::quic::table::Key;
 
-/// How long an endpoint without connections stays when it retires: a client that it has sent a Retry comes back with an ID of its,
-/// a round trip later.
+/// How long a retiring endpoint without connections stays: a client that got a Retry returns with its connection ID a
+/// round trip later.
 const CROSSING: Duration = Duration::from_secs(2);
 
 /// Connections queued to hear of a drain between two looks at the slice.
 const SWEPT: usize = 256;
 
 impl Endpoint {
-    /// Makes every connection send GOAWAY in its turn. New ones are refused from now on, unless the process `retires`: then those that
-    /// still come are of clients that began with it, and they have time to see the GOAWAY.
+    /// Makes every connection send GOAWAY in its turn. New ones are refused from now on, unless the process `retires`: then those
+    /// that still arrive are of clients that had begun with it, and clients get time to see the GOAWAY.
     pub(super) fn begin_drain<M>(&mut self, context: &mut Context<'_, M>, deadline: Instant, retires: bool) {
         let is_sooner = self.worker.drain.is_none_or(|earlier| deadline < earlier);
         let hurries = self.worker.retiring && !retires;
@@ -34,7 +34,7 @@ impl Endpoint {
         self.sweep = Some(0);
     }
 
-    /// What was armed for the drain is due: who retires has waited for what was on its way, or it is over.
+    /// The drain's timer is due: a retiring endpoint has waited for connections in transit, or the drain is over.
     pub(super) fn follow_drain<M>(&mut self, context: &mut Context<'_, M>) {
         match self.worker.drain {
             Some(deadline) if context.now < deadline => {

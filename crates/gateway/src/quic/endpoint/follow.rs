@@ -12,15 +12,15 @@ use super::link::Link;
 use super::receive::Path;
 use crate::quic::stats::Stats;
 
-/// Streams of a connection whose acknowledgement is waited for; beyond that it is not told.
+/// Streams of a connection whose acknowledgement is traced at a time; that of further ones is not.
 const UNACKNOWLEDGED: usize = 256;
 
 /// A connection that is followed.
 pub(crate) struct Followed {
     number: u64,
-    /// The recording that knows it by that number.
+    /// The recording that `number` belongs to.
     epoch: u32,
-    /// All requests are, so that packets are in any case.
+    /// All its requests are followed, and so its packets always.
     all: bool,
     /// The last datagram that came.
     arrival: Arrival,
@@ -87,7 +87,7 @@ impl Link {
         self.followed = Some(followed);
     }
 
-    /// The client is elsewhere now: whether it is followed is to be looked at again. Its number stays.
+    /// The client's address has changed, so the connection is matched again. Its number stays.
     pub(super) fn forget_tracer(&mut self) {
         self.epoch = 0;
     }
@@ -167,7 +167,7 @@ impl Link {
         });
     }
 
-    /// Packets are about to be built, if that is to be told.
+    /// Packets are about to be built.
     #[inline]
     pub(super) fn begin_burst(&self, tracer: &Tracer, stats: &Stats) -> Option<Building> {
         let followed = self.followed.as_ref()?;
@@ -185,7 +185,7 @@ impl Link {
 }
 
 impl Endpoint {
-    /// Notes when and how a datagram came, while somebody traces.
+    /// Notes when and how a datagram arrived, while a trace is on.
     #[cold]
     pub(super) fn note_arrival(&mut self, datagram: &Datagram<'_>) {
         let tracer = &self.worker.tracer;
@@ -195,14 +195,14 @@ impl Endpoint {
         self.arrival = Some(Arrival { arrived, taken, opened: 0, way: Some(datagram.via.into()) });
     }
 
-    /// The same of one that another worker had received.
+    /// The same for one that another worker received.
     #[cold]
     pub(super) fn note_handed_over(&mut self) {
         let taken = self.worker.tracer.now();
         self.arrival = Some(Arrival { arrived: None, taken, opened: 0, way: Some(Channel::Worker) });
     }
 
-    /// Tells of a datagram that no connection has got: a first one, or one that was dropped.
+    /// Records a datagram that reached no connection: a first one, or one that was dropped.
     #[cold]
     pub(super) fn settle_arrival(&mut self, bytes: usize, path: Path) {
         let Some(arrival) = self.arrival.take() else { return };

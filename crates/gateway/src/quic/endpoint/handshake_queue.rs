@@ -15,6 +15,8 @@ const CAPACITY: usize = 256;
 pub(super) enum Purpose {
     /// It opens a connection.
     Serve {
+        /// The client's source ID, for an answer that refuses.
+        scid: ClientCid,
         /// The client's original ID, from its verified token, if it came back from a Retry.
         original: Option<ClientCid>,
     },
@@ -47,7 +49,7 @@ impl HandshakeQueue {
         self.waiting.is_empty()
     }
 
-    /// So many wait that a client had better come again with a proof of its address.
+    /// So many wait that new clients have to prove their address by Retry.
     pub(super) fn is_long(&self) -> bool {
         self.waiting.len() >= CAPACITY / 2
     }
@@ -69,17 +71,17 @@ impl HandshakeQueue {
         first
     }
 
-    /// Whether a datagram with this destination ID waits, which others with it go behind.
+    /// Whether a datagram with this destination ID waits: further ones have to queue behind it.
     pub(super) fn has(&self, dcid: &[u8]) -> bool {
         self.waiting.iter().any(|waiting| *waiting.dcid == *dcid)
     }
 
-    /// Handshakes have had so much of the time that they share with connections.
+    /// Handshakes have used this much of the time that they share with connections.
     pub(super) fn owe(&mut self, time: Duration) {
         self.owed += time;
     }
 
-    /// Connections have had so much.
+    /// Connections have used this much.
     pub(super) fn pay(&mut self, time: Duration) {
         self.owed = self.owed.saturating_sub(time);
     }
@@ -105,7 +107,8 @@ mod tests {
         let mut queue = HandshakeQueue::default();
         for number in 0..CAPACITY {
             assert_eq!(queue.is_long(), number >= CAPACITY / 2);
-            assert!(queue.push(&[number as u8], b"id", path, Purpose::Serve { original: None }));
+            let scid = b"source"[..].into();
+            assert!(queue.push(&[number as u8], b"id", path, Purpose::Serve { scid, original: None }));
         }
         assert!(!queue.push(b"x", b"id", path, Purpose::Follow));
         for number in 0..CAPACITY {

@@ -28,7 +28,7 @@ const BLACK_HOLE_TIMEOUTS: u8 = 3;
 pub(crate) struct Link {
     pub(crate) transport: Transport,
     pub(crate) setup: Arc<Setup>,
-    /// What it holds.
+    /// Memory that it holds.
     pub(crate) account: Account,
     /// IDs of ours that lead here.
     pub(super) cids: Vec<Cid>,
@@ -44,13 +44,13 @@ pub(crate) struct Link {
     pub(super) probe_limit: usize,
     pub(super) generation: u16,
     pub(super) established: bool,
-    /// The recording that it was last looked at for, and what is followed.
+    /// The recording that it was last matched with, and what is followed.
     pub(super) epoch: u32,
     pub(super) followed: Option<Box<Followed>>,
     /// The address that the engine last said the client had moved to, or its first.
     moved_to: SocketAddr,
     timeouts: u8,
-    /// When a packet of the client's last came that was authentic and newer than all before.
+    /// When the client's last packet arrived that was authentic and newer than all before.
     pub(super) heard: Instant,
 }
 
@@ -93,10 +93,10 @@ impl Link {
         self.address.remote
     }
 
-    /// Has its events recorded from now on, if it is the connection that somebody waits for.
+    /// Has its events recorded from now on, if a qlog was ordered for it.
     #[cold]
     pub(super) fn offer_qlog(&mut self, qlogs: &Arc<Qlogs>) {
-        // The client's first destination ID is its choice, and may be made to look like another connection's.
+        // The client chose its first destination ID, possibly to look like another connection's.
         let first = self.first_id();
         let ids = self.cids.iter().map(|cid| &cid.0[..]).chain(std::iter::once(&first[..]));
         if let Some(writer) = qlogs.take(self.address.remote, ids) {

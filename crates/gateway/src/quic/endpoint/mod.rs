@@ -9,8 +9,8 @@
 //! end with its remaining work: requests, streams to read, responses to move. Everything that can be deferred goes
 //! through this queue: wake-ups only name requests, and a drain only queues connections. A handshake costs a hundred
 //! times as much as a packet and cannot be interrupted. The packets that begin one therefore have their own queue,
-//! after those of connections, with at most half of the time while connections have work. A long queue is treated like
-//! load, by Retry. The thread that reloads makes what a reload needs, an engine for each worker.
+//! after those of connections, with at most half of the time while connections have work. A long queue counts as
+//! load and is answered by Retry. A reload's engines, one for each worker, are made by the thread that reloads.
 //!
 //! # Rebinding
 //!
@@ -72,14 +72,14 @@ pub use turn::{Turn, Waker};
 pub struct Setup {
     /// Limits, timers and TLS.
     pub settings: Settings,
-    /// What is spoken.
+    /// The protocol above QUIC.
     pub application: Arc<dyn Application>,
 }
 
-/// Hand-over buffers of all workers together: enough for a batch from each queue to be on its way.
+/// Hand-over buffers of all workers together: enough for a batch from each queue to be in transit.
 const HANDOVER_BUFFERS: usize = 1024;
 
-/// The endpoint's own timer among its own; that of a connection is its key plus 1.
+/// The endpoint's own timer; that of a connection is its key plus 1.
 const DRAIN_TIMER: usize = 0;
 
 /// Default limit in bytes for all connections together.
@@ -88,37 +88,37 @@ const MEMORY: usize = 256 << 20;
 /// What the endpoints of a server have in common.
 pub struct Shared {
     secrets: Secrets,
-    /// Keys of Retry tokens that other servers have too.
+    /// Keys of Retry tokens that are shared with other servers.
     retry: SharedRetry,
-    /// Of which the secrets are; whoever looks like it meanwhile is another.
+    /// Kept for as long as its secrets are in use, so that no other process takes them for its own.
     _instance: Instance,
     generations: Generations,
     memory: Arc<Memory>,
-    /// The one whose qlog somebody wants.
+    /// The qlog that the admin listener asked for.
     qlogs: Arc<Qlogs>,
     pool: BufferPool,
     published: Box<[Published<Stats>]>,
-    /// What IDs say to load balancers: as the setup has it, or as it was replaced since.
+    /// How connection IDs are encoded for load balancers: as in the setup, or as replaced since.
     routable: Mutex<Option<Routable>>,
-    /// What new connections are to be made with, and how often this or `routable` was replaced.
+    /// What new connections are created with. `revision` counts how often this or `routable` was replaced.
     setup: Mutex<Arc<Setup>>,
     revision: AtomicU64,
-    /// What each endpoint is to take up, made where nobody waits: reading a chain of certificates takes its time.
+    /// What each endpoint takes up next. Made by the thread that reloads, as reading a certificate chain would delay a worker.
     next: Box<[Mutex<Option<Next>>]>,
-    /// Former setups, which connections may still have: a setup has files, and a log with a thread, which no worker is to
-    /// be the last to have.
+    /// Former setups, which connections may still use. They are dropped here and never by a worker: a setup owns files, and
+    /// a log with a thread.
     retired: Mutex<Vec<Arc<Setup>>>,
 }
 
-/// What became of a datagram that a newer process forwarded.
+/// What was done with a datagram that a newer process forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenOver {
-    /// Its worker has it.
+    /// Queued to its worker.
     Given,
-    /// Its worker is behind, or no buffer was free.
+    /// Dropped: its worker's mailbox is full, or no buffer was free.
     Full,
-    /// No worker of this process has the number in its connection ID.
-    Nobodys,
+    /// Dropped: this process has no worker of the number in its connection ID.
+    UnknownWorker,
 }
 
 /// A setup with the engine made for it.
@@ -134,7 +134,7 @@ impl Shared {
         Self::with_memory(setup, workers, Memory::new(MEMORY))
     }
 
-    /// The same, with what connections hold counted in `memory`, where what their handler holds for them counts too.
+    /// The same, with the memory of connections counted in `memory`, as their handler's is.
     pub fn with_memory(
         setup: &Arc<Setup>,
         workers: usize,
@@ -143,7 +143,7 @@ impl Shared {
         Self::of_generation(setup, workers, memory, Generations::default())
     }
 
-    /// The same, of a process that came after others.
+    /// The same, for a process that succeeded others.
     pub fn of_generation(
         setup: &Arc<Setup>,
         workers: usize,
@@ -169,10 +169,10 @@ impl Shared {
         }))
     }
 
-    /// Records the qlog of the first connection that `filter` selects and of which a datagram comes, `limit` bytes at most.
+    /// Records the qlog of the first connection that `filter` selects and that receives a datagram, up to `limit` bytes.
     ///
     /// # Errors
-    /// One is recorded already, or all are, or the build cannot.
+    /// One is being recorded already, or all are, or the build lacks the feature.
     pub fn record_qlog(&self, filter: Filter, limit: usize) -> Result<Recording, QlogError> {
         if !cfg!(feature = "qlog") {
             return Err(QlogError::Unsupported);
@@ -188,8 +188,7 @@ impl Shared {
         self.secrets.cid
     }
 
-    /// Gives a datagram that came from `remote` to `local`, and that a newer process forwarded, to the worker among `workers` that
-    /// it is for.
+    /// Gives a datagram from `remote` to `local`, forwarded by a newer process, to the one of `workers` that has its connection.
     pub fn take_over(
         &self,
         workers: &[Mailbox<Message>],
@@ -201,7 +200,9 @@ impl Shared {
             Ok(Header::Long { dcid, .. }) => Cid::from_slice(dcid),
             _ => None,
         };
-        let Some(worker) = cid.and_then(|cid| workers.get(cid.worker())) else { return TakenOver::Nobodys };
+        let Some(worker) = cid.and_then(|cid| workers.get(cid.worker())) else {
+            return TakenOver::UnknownWorker;
+        };
         let Some(buffer) = self.pool.take(payload) else { return TakenOver::Full };
         match worker.try_send(Message::Datagram(ForeignDatagram { buffer, remote, local })) {
             Ok(()) => TakenOver::Given,
@@ -214,13 +215,13 @@ impl Shared {
             .with_shared(Arc::clone(&self.retry))
     }
 
-    /// Has all endpoints make and take Retry tokens with other shared keys, at once.
+    /// Has all endpoints create and accept Retry tokens with other shared keys, at once.
     pub fn set_retry_keys(&self, keys: SharedRetryKeys) {
         self.retry.store(Some(Arc::new(keys)));
     }
 
-    /// Has all endpoints say something else to load balancers in new connection IDs, from their next turn on, until a reload says
-    /// otherwise. IDs that there are stay as they are.
+    /// Has all endpoints encode new connection IDs for load balancers in another way, from their next turn until the next
+    /// reload. Existing IDs stay as they are.
     pub fn set_routable(&self, routable: Option<Routable>) {
         *self.routable.lock().unwrap_or_else(PoisonError::into_inner) = routable;
         self.revision.fetch_add(1, Ordering::Release);
@@ -241,18 +242,18 @@ impl Shared {
         sum
     }
 
-    /// Has all endpoints make new connections with `setup` from their next turn on ([`Message::Wake`] brings
-    /// one about). Changes nothing when its TLS context or log files can't be made. All or none: no worker
-    /// can be too busy to hear of it.
+    /// Has all endpoints create new connections with `setup` from their next turn on ([`Message::Wake`] causes
+    /// one). Changes nothing if its TLS context or log files can't be created. All endpoints or none: it does not
+    /// depend on room in a mailbox.
     pub fn reload(&self, setup: Arc<Setup>) -> Result<(), EngineError> {
         let made = self.next.iter().map(|_| Engine::new(&setup));
         let engines = made.collect::<Result<Vec<_>, _>>()?;
         let former = std::mem::replace(&mut *self.lock_setup(), Arc::clone(&setup));
         self.retired.lock().unwrap_or_else(PoisonError::into_inner).push(former);
-        for (place, engine) in self.next.iter().zip(engines) {
+        for (slot, engine) in self.next.iter().zip(engines) {
             let next = Some(Next { setup: Arc::clone(&setup), engine });
-            // One that nobody has taken up is dropped here, and after the lock.
-            let _unused = std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), next);
+            // One that was not taken up is dropped here, after the lock.
+            let _unused = std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), next);
         }
         *self.routable.lock().unwrap_or_else(PoisonError::into_inner) = setup.settings.routable;
         self.revision.fetch_add(1, Ordering::Release);
@@ -260,10 +261,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Drops the setups that no connection has any more. For a thread that may wait, now and then.
+    /// Drops the setups that no connection uses any more. To be called now and then, by a thread that may block.
     pub fn collect(&self) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that only this list has stays so: nobody can take it up any more.
+        // Once only this list refers to a setup, nothing can refer to it again.
         let unused: Vec<_> = retired.extract_if(.., |setup| Arc::strong_count(setup) == 1).collect();
         drop(retired);
         drop(unused);
@@ -285,13 +286,13 @@ pub struct Endpoint {
     table: Table<Connection>,
     /// Connections that may have something to send, each once.
     ready: VecDeque<Key>,
-    /// First packets of connections to come.
+    /// First packets of new connections.
     handshakes: HandshakeQueue,
-    /// Connections from this key on have not been told of the drain or its end.
+    /// Where the walk over connections goes on that tells them of the drain or its end.
     sweep: Option<Key>,
     replies: Replies,
     wakes: Arc<WakeList>,
-    /// Wake tokens, of which the first `heard` were seen to.
+    /// Wake tokens, of which the first `heard` were handled.
     woken: Vec<u64>,
     heard: usize,
     /// Scratch for data read from streams.
@@ -299,7 +300,7 @@ pub struct Endpoint {
     generation: u16,
     /// What packet I/O last said about the largest payload, for IPv4 and IPv6.
     max_payload: [usize; 2],
-    /// Of the datagram that is being handled, while somebody traces.
+    /// Arrival of the datagram that is being handled, while a trace is on.
     arrival: Option<Arrival>,
 }
 
@@ -353,12 +354,12 @@ impl Endpoint {
         })
     }
 
-    /// Has it record what somebody follows; `tracer` is its worker's.
+    /// Sets the worker's tracer, by which it records what is traced.
     pub fn set_tracer(&mut self, tracer: Tracer) {
         self.worker.tracer = tracer;
     }
 
-    /// The current statistics, for callers that run the endpoint on their own thread.
+    /// Current statistics, for callers that run the endpoint on their own thread.
     pub fn stats(&self) -> Stats {
         self.worker.stats
     }
@@ -387,8 +388,8 @@ impl Endpoint {
         }
         self.revision = revision;
         self.worker.cids.set_routable(self.shared.routable());
-        let place = &self.shared.next[usize::from(self.worker.number)];
-        let next = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let slot = &self.shared.next[usize::from(self.worker.number)];
+        let next = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Next { setup, engine }) = next {
             self.engine = engine;
             self.worker.resets.set_rate(setup.settings.resets_per_second);
@@ -398,10 +399,10 @@ impl Endpoint {
     }
 }
 
-/// What a worker calls. A service that has an endpoint beside other things calls the same, with messages of its own that carry the
+/// What a worker calls. A service that contains an endpoint calls the same, with a message type of its own that wraps the
 /// endpoint's.
 impl Endpoint {
-    /// Has it arm timers from `first` on: those below are the caller's.
+    /// Sets the first timer token that it may use: those below are the caller's.
     pub fn set_first_timer(&mut self, first: usize) {
         self.worker.first_timer = first;
     }
@@ -434,14 +435,14 @@ impl Endpoint {
                 }
                 self.receive::<M>(context.now, &[], datagram.buffer.payload_mut(), path);
             }
-            // The list of wake-ups and the setup are looked at in every turn.
+            // Wake-ups and the setup are checked in every turn anyway.
             Message::Wake => {}
             Message::Drain { deadline } => self.begin_drain(context, deadline, false),
             Message::Retire { deadline } => self.begin_drain(context, deadline, true),
         }
     }
 
-    /// As [`Service::handle_timer`], for a timer from its first on.
+    /// As [`Service::handle_timer`], for tokens from its first on.
     pub fn take_timer<M>(&mut self, context: &mut Context<'_, M>, token: usize) {
         let Some(token) = token.checked_sub(self.worker.first_timer) else { return };
         if token == DRAIN_TIMER {
@@ -502,7 +503,7 @@ impl Service for Endpoint {
 
     fn is_finished(&self) -> bool {
         let is_idle = || self.ready.is_empty() && self.sweep.is_none();
-        // Those that wait for their handshakes came before the process that has new connections now, and so may others have.
+        // What waits for its handshake arrived before the newer process took over new connections, and more may be in transit.
         let awaits = self.worker.retiring && (self.worker.awaits_crossing || !self.handshakes.is_empty());
         let is_empty = self.table.len() == 0 && !awaits;
         self.worker.drain.is_some() && (is_empty || self.worker.expired && is_idle())

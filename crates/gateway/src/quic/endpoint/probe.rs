@@ -25,7 +25,7 @@ pub(super) enum Outcome {
     Open,
     /// The client receives at the address that is probed.
     Answered,
-    /// It does not, or says nothing.
+    /// It does not, or has not answered in time.
     Failed,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Outcome {
 pub(super) struct Probe {
     /// The data of the challenges for the address that is probed: none when the client's is validated.
     asked: Vec<[u8; 8]>,
-    /// When the next is due.
+    /// When the next challenge is due.
     repeat: Option<Instant>,
 }
 

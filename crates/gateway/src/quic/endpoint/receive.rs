@@ -19,8 +19,8 @@ use crate::quic::table::Key;
 enum Owner<'a, M> {
     /// Another worker of this process.
     Worker(&'a Mailbox<M>),
-    /// An older process.
-    Older,
+    /// An older process, by its index in [`Generations::older`](crate::quic::older::Generations::older).
+    Older(usize),
 }
 
 /// A datagram's two addresses, ours first.
@@ -44,7 +44,7 @@ impl Endpoint {
                 Some(key) => self.open(now, key, payload, Some(dcid), path),
                 None => match self.owner(&dcid, peers) {
                     Some(Owner::Worker(owner)) => self.hand_over(owner, payload, path),
-                    Some(Owner::Older) if self.forward(&dcid, payload, path) => {}
+                    Some(Owner::Older(older)) if self.forward(older, payload, path) => {}
                     _ => self.reset_unknown(now, &dcid, length, path),
                 },
             },
@@ -55,7 +55,7 @@ impl Endpoint {
                 {
                     match self.owner(&cid, peers) {
                         Some(Owner::Worker(owner)) => return self.hand_over(owner, payload, path),
-                        Some(Owner::Older) if self.forward(&cid, payload, path) => return,
+                        Some(Owner::Older(older)) if self.forward(older, payload, path) => return,
                         _ => {}
                     }
                 }
@@ -108,17 +108,15 @@ impl Endpoint {
             let owner = peers.get(dcid.worker())?;
             return (dcid.worker() != usize::from(self.worker.number)).then_some(Owner::Worker(owner));
         }
-        generations.issuer(dcid, keys, seen).map(|_| Owner::Older)
+        generations.issuer(dcid, keys, seen).map(Owner::Older)
     }
 
-    /// Gives the datagram to the older process that issued its ID. False if that has ended.
-    fn forward(&mut self, dcid: &Cid, payload: &[u8], (local, remote): Path) -> bool {
-        let keys = self.worker.cids.keys();
-        let issuer = self.shared.generations.issuer(dcid, keys, keys.generation(dcid));
-        match issuer.map(|older| older.forward.forward(local, remote, payload)) {
-            Some(Forwarded::Sent) => self.worker.stats.forwarded_older += 1,
-            Some(Forwarded::Full) => self.worker.stats.dropped_older_full += 1,
-            Some(Forwarded::Gone) | None => return false,
+    /// Gives the datagram to an older process. False if that has ended.
+    fn forward(&mut self, older: usize, payload: &[u8], (local, remote): Path) -> bool {
+        match self.shared.generations.older[older].forward.forward(local, remote, payload) {
+            Forwarded::Sent => self.worker.stats.forwarded_older += 1,
+            Forwarded::Full => self.worker.stats.dropped_older_full += 1,
+            Forwarded::Gone => return false,
         }
         true
     }

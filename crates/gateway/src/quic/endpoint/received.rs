@@ -17,10 +17,10 @@ use super::link::Link;
 use super::turn::Turn;
 use crate::quic::application::StreamLimits;
 
-/// Looks within the time that data may be missing, which ends so much late at most.
+/// Checks within the time that data may be missing: it ends late by at most one interval between them.
 const LOOKS: u32 = 8;
 
-/// The longest time between looks.
+/// The longest interval between checks.
 const LONGEST: Duration = Duration::from_secs(2);
 
 /// What a stream of which little has come takes at most, in bytes: its state and the first packet.
@@ -32,12 +32,12 @@ pub(super) struct Received {
     /// Bytes that it may hold however little memory is left, and however much.
     least: usize,
     most: usize,
-    /// When to see for how long something has been missing.
+    /// When to check for how long data has been missing.
     look: Option<Instant>,
 }
 
 impl Received {
-    /// Of a connection that begins.
+    /// Of a new connection.
     pub(super) fn new(link: &Link) -> Self {
         let settings = link.settings();
         let limits = link.setup.application.limits(settings);
@@ -49,7 +49,7 @@ impl Received {
         Self { charge: link.account.charge_received(), least, most, look: None }
     }
 
-    /// When it has to be looked at.
+    /// When the next check is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.look
     }
@@ -74,7 +74,7 @@ impl Received {
         }
         if held > self.least && held > turn.worker.ledger.memory().share().min(self.most) {
             turn.worker.stats.refused_received_memory += 1;
-            return self.close(turn, "too much received that cannot be read");
+            return self.close(turn, "too much unreadable data buffered");
         }
         if !turn.link.transport.received_waits() {
             self.look = None;

@@ -181,7 +181,7 @@ impl Endpoint {
             upper.drained = burst.drained;
             connection.release = burst.release;
         }
-        // A drained server waits for nobody's last words.
+        // A drained server does not wait for connections that are closing.
         let gone = link.transport.is_closed()
             || self.worker.drain.is_some() && burst.drained && link.transport.is_closing();
         if gone {
@@ -201,7 +201,7 @@ impl Endpoint {
         };
         if more {
             connection.queued = true;
-            // What packet I/O has no buffer for goes first when it has.
+            // Whatever found no buffer goes first once there are buffers again.
             match burst.blocked {
                 true => self.ready.push_front(key),
                 false => self.ready.push_back(key),

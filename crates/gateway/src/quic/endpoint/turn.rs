@@ -21,7 +21,7 @@ use crate::quic::table::Key;
 pub(crate) struct Worker {
     pub(crate) number: u8,
     pub(crate) stats: Stats,
-    /// The first of the timers of its connections: those below are somebody else's.
+    /// The first timer token of its connections: those below are the service's that contains the endpoint.
     pub(super) first_timer: usize,
     /// Told when exchanges can make progress.
     pub(crate) notify: Arc<dyn Notify>,
@@ -33,9 +33,9 @@ pub(crate) struct Worker {
     pub(crate) strings: Vec<u8>,
     /// When open connections are closed, while the endpoint drains.
     pub(super) drain: Option<Instant>,
-    /// It drains because another process has new connections: clients are to have time to go there.
+    /// It drains because a newer process accepts new connections: clients get time to go there.
     pub(super) retiring: bool,
-    /// So that others may come, of clients that began with it.
+    /// So connections of clients that had begun with it may still arrive.
     pub(super) awaits_crossing: bool,
     /// The drain is over.
     pub(super) expired: bool,
@@ -67,7 +67,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Wakes it, from any thread. A session that is gone meanwhile takes no harm.
+    /// Wakes it, from any thread. Does nothing if the session has ended meanwhile.
     pub fn wake(&self) {
         self.notify.notify(self.token);
     }
@@ -95,7 +95,7 @@ impl Turn<'_> {
         self.now
     }
 
-    /// When a packet of the client's last came.
+    /// When the client's last packet arrived.
     pub fn heard(&self) -> Instant {
         self.link.heard
     }

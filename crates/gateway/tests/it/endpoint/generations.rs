@@ -22,10 +22,10 @@ const EVERY_STREAM: u64 = (1 << 62) - 4;
 
 type Seen = Arc<Mutex<Vec<(SocketAddr, SocketAddr, Vec<u8>)>>>;
 
-/// An older process that answers so.
-struct Way(Seen, Forwarded);
+/// An older process: records what is forwarded to it, and answers as it is told.
+struct Recorded(Seen, Forwarded);
 
-impl Forward for Way {
+impl Forward for Recorded {
     fn forward(&self, local: SocketAddr, remote: SocketAddr, payload: &[u8]) -> Forwarded {
         self.0.lock().unwrap().push((local, remote, payload.to_vec()));
         self.1
@@ -37,7 +37,8 @@ fn second(answer: Forwarded) -> (World, Seen, impl Fn(u8) -> Cid) {
     let mut world = Build::default().world();
     let secrets = Secrets::derive(&identity(&world.certificate), &world.instance).unwrap();
     let seen = Seen::default();
-    let older = Older { generation: 1, keys: secrets.cid, forward: Box::new(Way(Arc::clone(&seen), answer)) };
+    let older =
+        Older { generation: 1, keys: secrets.cid, forward: Box::new(Recorded(Arc::clone(&seen), answer)) };
     world.generations = Generations { own: 2, older: vec![older] };
     let settings = Settings { instance: world.instance.clone(), ..Settings::new(tls(&world.certificate)) };
     world.start_greedy(&setup("second", settings), 1, Pieces(10_000));
@@ -102,8 +103,8 @@ fn what_was_forwarded_comes_to_its_worker_and_goes_no_further() {
     assert_eq!(take(&short(&id(1))), TakenOver::Given);
     let mut elsewhere = id(2);
     elsewhere.0[13] = 9;
-    assert_eq!(take(&short(&elsewhere)), TakenOver::Nobodys);
-    assert_eq!(take(&[0x40; 3]), TakenOver::Nobodys);
+    assert_eq!(take(&short(&elsewhere)), TakenOver::UnknownWorker);
+    assert_eq!(take(&[0x40; 3]), TakenOver::UnknownWorker);
     world.until("both", |world| world.stats(0).taken_over == 2);
     assert!(seen.lock().unwrap().is_empty());
     while world.shared.take_over(&world.peers, path, &short(&id(2))) == TakenOver::Given {}

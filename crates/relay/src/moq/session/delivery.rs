@@ -16,7 +16,7 @@ use expressway_web::memory::Account;
 use super::subscribe::{Kind, Owner, Subscription};
 use super::writer::{ENOUGH, Sent};
 use super::{OWNERS, Session};
-use crate::moq::track::{Choice, End, Next, Place, Track};
+use crate::moq::track::{Choice, End, GroupCursor, Next, Track};
 use crate::moq::wire::{Answer, Group, Wishes, stream_code, write};
 
 /// Groups of a subscription that are under way at a time.
@@ -43,7 +43,7 @@ pub(super) struct Deliveries {
 
 struct Delivery {
     owner: usize,
-    place: Place,
+    cursor: GroupCursor,
     /// What is left of the head of the stream.
     head: Bytes,
     urgency: u8,
@@ -53,8 +53,8 @@ struct Delivery {
 
 impl Deliveries {
     /// A group that was asked for, on the stream of that.
-    pub(super) fn fetch(&mut self, stream: u64, owner: usize, place: Place, urgency: u8) {
-        let delivery = Delivery { owner, place, head: Bytes::new(), urgency, is_blocked: false };
+    pub(super) fn fetch(&mut self, stream: u64, owner: usize, cursor: GroupCursor, urgency: u8) {
+        let delivery = Delivery { owner, cursor, head: Bytes::new(), urgency, is_blocked: false };
         self.by_stream.insert(stream, delivery);
     }
 
@@ -279,12 +279,12 @@ impl Session {
             }
             let Wishes { end, priority, .. } = subscription.wishes;
             let chosen = track.choose(&subscription.progress, subscription.max_age(), now);
-            let chosen = chosen.filter(|choice| end.is_none_or(|end| choice.place.group.sequence <= end));
-            let Some(Choice { place, passed, is_lost }) = chosen else {
+            let chosen = chosen.filter(|choice| end.is_none_or(|end| choice.cursor.group.sequence <= end));
+            let Some(Choice { cursor, passed, is_lost }) = chosen else {
                 self.finish(turn, key, track);
                 return false;
             };
-            let sequence = place.group.sequence;
+            let sequence = cursor.group.sequence;
             let has_begun = std::mem::replace(&mut subscription.has_begun, true);
             let skipped = subscription.progress.next.filter(|next| is_lost && *next < sequence && has_begun);
             let id = subscription.id;
@@ -306,7 +306,7 @@ impl Session {
                 self.writers.write(turn.transport(), answers, out, false);
             }
             let head = self.account.own(write::group(Group { subscription: id, sequence }));
-            let delivery = Delivery { owner: key, place, head, urgency: !priority, is_blocked: false };
+            let delivery = Delivery { owner: key, cursor, head, urgency: !priority, is_blocked: false };
             self.deliveries.by_stream.insert(stream, delivery);
             track.room().counters.groups_sent.fetch_add(1, Relaxed);
             match self.deliver(turn, track, stream) {
@@ -359,7 +359,7 @@ impl Session {
         }
         delivery.is_blocked = false;
         let code = loop {
-            match track.next(&delivery.place) {
+            match track.next(&delivery.cursor) {
                 Next::Octets(octets) => {
                     let length = octets.len();
                     let granted = match grant(&self.account, turn.transport(), stream, length) {
@@ -375,7 +375,7 @@ impl Session {
                     let mut piece = self.account.own(octets.slice(..granted));
                     let sent = self.writers.send(turn.transport(), stream, &mut piece, false);
                     let taken = granted - piece.len();
-                    delivery.place.advance(length, taken);
+                    delivery.cursor.advance(length, taken);
                     counters.bytes_sent.fetch_add(taken as u64, Relaxed);
                     match sent {
                         Sent::All => {}
@@ -414,7 +414,7 @@ impl Session {
         mut delivery: Delivery,
     ) -> Progress {
         let max_age = self.max_age(delivery.owner);
-        if max_age.is_some_and(|max_age| track.is_old(delivery.place.group, max_age, turn.now())) {
+        if max_age.is_some_and(|max_age| track.is_old(delivery.cursor.group, max_age, turn.now())) {
             track.room().counters.groups_cut.fetch_add(1, Relaxed);
             if let Some(subscription) = self.subscription(delivery.owner) {
                 let progress = &mut subscription.progress;

@@ -79,7 +79,7 @@ impl Session {
                 buffer.extend_from_slice(octets);
                 self.begin(turn, stream, buffer)?
             }
-            Incoming::Group(mut group) => match group.take(octets, self.place.as_ref()) {
+            Incoming::Group(mut group) => match group.take(octets, self.access.as_ref()) {
                 Ok(()) => Incoming::Group(group),
                 Err(code) => {
                     turn.transport().stop_stream(stream, code);
@@ -124,7 +124,7 @@ impl Session {
         let Some((kind, prefix)) = wire::stream_type(&buffer) else { return Ok(Incoming::Begun(buffer)) };
         let is_request = stream & 2 == 0;
         let is_setup = !is_request && kind == data::SETUP;
-        if self.place.is_none() && !is_setup {
+        if self.access.is_none() && !is_setup {
             // The session has not said where it is: what it says reaches us as it may.
             if self.held.len() as u64 > 2 * self.most_requests() {
                 return Err("requests before SETUP");
@@ -181,7 +181,7 @@ impl Session {
 
     /// Goes on with streams that waited for [`Self::enter`]. True: there are more, for another turn.
     pub(super) fn release_held(&mut self, turn: &mut Turn<'_>) -> Result<bool, &'static str> {
-        while self.place.is_some()
+        while self.access.is_some()
             && let Some(stream) = self.held.pop_front()
         {
             let has_ended = self.held_ends.remove(&stream).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Session {
                     self.writers.reset(turn.transport(), stream, stream_code::CANCEL);
                 }
             }
-            Some(Incoming::Group(group)) => group.end(is_reset, self.place.as_ref()),
+            Some(Incoming::Group(group)) => group.end(is_reset, self.access.as_ref()),
             Some(Incoming::Updates(key, _)) => self.unsubscribe(turn, key, is_reset),
             Some(Incoming::End(key)) => {
                 if is_reset {

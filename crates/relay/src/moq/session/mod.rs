@@ -60,7 +60,7 @@ pub struct Session {
     moq: Arc<Moq>,
     publisher: Arc<Publisher>,
     /// Where it is, once it has said that.
-    place: Option<Place>,
+    access: Option<RoomAccess>,
     begun: Instant,
     /// What is on its way to the peer, and what waits for that.
     account: Account,
@@ -99,9 +99,9 @@ pub struct Session {
     waker: Waker,
 }
 
-/// Where a session is.
+/// The room of a session, and what it may do there.
 #[derive(Clone)]
-struct Place {
+struct RoomAccess {
     room: Arc<Room>,
     /// In front of all of its paths.
     prefix: Box<str>,
@@ -116,7 +116,7 @@ impl Session {
         let mut session = Self {
             moq,
             publisher,
-            place: None,
+            access: None,
             begun: turn.now(),
             silence: Silence::default(),
             incoming: HashMap::new(),
@@ -147,8 +147,8 @@ impl Session {
 
     /// The peer has broken the protocol.
     fn fail(&mut self, turn: &mut Turn<'_>, words: &'static str) {
-        if let Some(place) = &self.place {
-            place.room.counters.sessions_failed.fetch_add(1, Relaxed);
+        if let Some(access) = &self.access {
+            access.room.counters.sessions_failed.fetch_add(1, Relaxed);
         }
         tracing::debug!(remote = %turn.remote(), words, "MoQ protocol error by the client");
         turn.transport().close(session_code::PROTOCOL_VIOLATION, words);
@@ -156,14 +156,14 @@ impl Session {
 
     /// Requests that the session may have open.
     fn most_requests(&self) -> u64 {
-        self.place
+        self.access
             .as_ref()
-            .map_or(self.moq.sessions.requests as u64, |place| place.room.limits.subscriptions as u64)
+            .map_or(self.moq.sessions.requests as u64, |access| access.room.limits.subscriptions as u64)
     }
 
     /// The peer says which room it wants.
     fn enter(&mut self, turn: &mut Turn<'_>, path: Option<&str>) -> Result<(), &'static str> {
-        if self.place.is_some() {
+        if self.access.is_some() {
             return Err("a second SETUP");
         }
         let remote = turn.remote().ip();
@@ -179,7 +179,7 @@ impl Session {
         };
         room.counters.sessions.fetch_add(1, Relaxed);
         room.gauges.sessions.fetch_add(1, Relaxed);
-        self.place = Some(Place { room, prefix, rights });
+        self.access = Some(RoomAccess { room, prefix, rights });
         if rights.publish {
             let stream = self.writers.open_bidirectional();
             let asked = wire::write::announce_request(self.moq.hop);
@@ -199,10 +199,10 @@ impl Session {
 
     /// Takes the peer's broadcasts away, each with its tracks. True: there are more, for another turn.
     fn retract_all(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(place) = self.place.clone() else { return false };
+        let Some(access) = self.access.clone() else { return false };
         while let Some(path) = self.broadcasts.keys().next().cloned() {
             if let Some(broadcast) = self.broadcasts.remove(&path) {
-                self.replaced.extend(place.room.retract(&broadcast, self.moq.number()));
+                self.replaced.extend(access.room.retract(&broadcast, self.moq.number()));
                 self.replaced.push_back(broadcast);
             }
             if turn.spend() {
@@ -214,8 +214,8 @@ impl Session {
 
     /// Does work of the room's that was left. True: there is more.
     fn do_rest(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(place) = &self.place else { return false };
-        while place.room.do_some() {
+        let Some(access) = &self.access else { return false };
+        while access.room.do_some() {
             if turn.spend() {
                 return true;
             }
@@ -232,12 +232,12 @@ impl Session {
     }
 
     /// Path of a broadcast within the room, from what the peer says it is.
-    fn full_path(place: &Place, path: &str) -> String {
+    fn full_path(access: &RoomAccess, path: &str) -> String {
         let path = path.trim_matches('/');
-        match (place.prefix.is_empty(), path.is_empty()) {
+        match (access.prefix.is_empty(), path.is_empty()) {
             (true, _) => path.to_owned(),
-            (false, true) => place.prefix.to_string(),
-            (false, false) => format!("{}/{path}", place.prefix),
+            (false, true) => access.prefix.to_string(),
+            (false, false) => format!("{}/{path}", access.prefix),
         }
     }
 }
@@ -262,7 +262,7 @@ impl quic::Session for Session {
     }
 
     fn has_unread(&self) -> bool {
-        !self.unread.is_empty() || self.place.is_some() && !self.held.is_empty()
+        !self.unread.is_empty() || self.access.is_some() && !self.held.is_empty()
     }
 
     fn wake(&mut self, number: u64) -> bool {
@@ -352,20 +352,20 @@ impl quic::Session for Session {
     fn watch(&mut self, turn: &Turn<'_>) {
         self.silence.watch(&self.account, turn.now());
         self.sweep.watch(!self.owners.is_empty(), turn.now());
-        if !self.does_rest && self.place.as_ref().is_some_and(|place| place.room.take_rest()) {
+        if !self.does_rest && self.access.as_ref().is_some_and(|access| access.room.take_rest()) {
             self.does_rest = true;
             self.waker.wake();
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let setup = self.place.is_none().then(|| self.begun + SETUP_TIMEOUT);
+        let setup = self.access.is_none().then(|| self.begun + SETUP_TIMEOUT);
         let others = [self.silence.deadline(), self.upstreams.deadline(), self.sweep.deadline()];
         setup.into_iter().chain(others.into_iter().flatten()).min()
     }
 
     fn handle_deadline(&mut self, turn: &mut Turn<'_>) -> bool {
-        if self.place.is_none() && self.begun + SETUP_TIMEOUT <= turn.now() {
+        if self.access.is_none() && self.begun + SETUP_TIMEOUT <= turn.now() {
             turn.transport().close(session_code::TIMEOUT, "no SETUP in time");
             // The deadline is over, whatever becomes of the connection.
             self.begun = turn.now();
@@ -401,7 +401,7 @@ impl quic::Session for Session {
     }
 
     fn abandon(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(place) = self.place.clone() else { return false };
+        let Some(access) = self.access.clone() else { return false };
         if self.retract_all(turn) {
             return true;
         }
@@ -412,7 +412,7 @@ impl quic::Session for Session {
             }
         }
         for watch in self.watches.drain(..) {
-            place.room.unwatch(watch.key);
+            access.room.unwatch(watch.key);
         }
         while let Some(former) = self.replaced.front() {
             if !former.close_one() {
@@ -442,12 +442,12 @@ impl quic::Session for Session {
             }
         }
         // What of that is left to others is done here if nobody does it: there is no other turn.
-        if (self.does_rest || place.room.take_rest()) && self.do_rest(turn) {
+        if (self.does_rest || access.room.take_rest()) && self.do_rest(turn) {
             self.does_rest = true;
             return true;
         }
-        place.room.gauges.sessions.fetch_sub(1, Relaxed);
-        self.place = None;
+        access.room.gauges.sessions.fetch_sub(1, Relaxed);
+        self.access = None;
         false
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::Bytes;
 use expressway_gateway::quic::Turn;
 
-use super::{Incoming, Place, QUEUE, Session};
+use super::{Incoming, QUEUE, RoomAccess, Session};
 use crate::moq::broadcast::Broadcast;
 use crate::moq::room::TooMany;
 use crate::moq::track::{Appended, End, GroupId, Track};
@@ -40,14 +40,14 @@ impl GroupIn {
     ///
     /// # Errors
     /// It is not wanted, for this reason, a code of a stream.
-    pub(super) fn take(&mut self, octets: &[u8], place: Option<&Place>) -> Result<(), u64> {
-        let Some(place) = place else { return Err(stream_code::CANCEL) };
+    pub(super) fn take(&mut self, octets: &[u8], access: Option<&RoomAccess>) -> Result<(), u64> {
+        let Some(access) = access else { return Err(stream_code::CANCEL) };
         if octets.is_empty() {
             return Ok(());
         }
-        let counters = &place.room.counters;
+        let counters = &access.room.counters;
         let before = self.frames.count;
-        if self.frames.follow(octets, place.room.limits.frame).is_err() {
+        if self.frames.follow(octets, access.room.limits.frame).is_err() {
             counters.dropped_malformed.fetch_add(1, Relaxed);
             self.track.end_group(self.group, Err(stream_code::MALFORMED));
             return Err(stream_code::MALFORMED);
@@ -61,13 +61,13 @@ impl GroupIn {
     }
 
     /// Its stream has ended, or was reset.
-    pub(super) fn end(&self, is_reset: bool, place: Option<&Place>) {
+    pub(super) fn end(&self, is_reset: bool, access: Option<&RoomAccess>) {
         let end = match is_reset {
             true => Err(stream_code::CANCEL),
             false if self.frames.is_whole() => Ok(()),
             false => {
-                if let Some(place) = place {
-                    place.room.counters.dropped_malformed.fetch_add(1, Relaxed);
+                if let Some(access) = access {
+                    access.room.counters.dropped_malformed.fetch_add(1, Relaxed);
                 }
                 Err(stream_code::MALFORMED)
             }
@@ -98,11 +98,11 @@ impl Session {
         let Some(begun) = is_in_time.then(|| track.begin(group.sequence, turn.now())).flatten() else {
             return unwanted(turn, stream_code::OLD);
         };
-        if let Some(place) = &self.place {
-            place.room.counters.groups.fetch_add(1, Relaxed);
+        if let Some(access) = &self.access {
+            access.room.counters.groups.fetch_add(1, Relaxed);
         }
         let mut begun = GroupIn { track, group: begun, frames: Frames::default() };
-        match begun.take(octets, self.place.as_ref()) {
+        match begun.take(octets, self.access.as_ref()) {
             Ok(()) => Incoming::Group(Box::new(begun)),
             Err(code) => unwanted(turn, code),
         }
@@ -184,12 +184,12 @@ impl Session {
     }
 
     fn handle_announce(&mut self, turn: &Turn<'_>, announce: &Announce<'_>, origin: u64) {
-        let Some(place) = self.place.clone() else { return };
+        let Some(access) = self.access.clone() else { return };
         let own_path = announce.suffix;
         if !announce.is_active {
             if let Some(broadcast) = self.broadcasts.remove(own_path) {
                 // Who has subscribed keeps what there is.
-                place.room.retract(&broadcast, self.moq.number());
+                access.room.retract(&broadcast, self.moq.number());
             }
             return;
         }
@@ -203,11 +203,11 @@ impl Session {
         if self.broadcasts.contains_key(own_path) {
             return;
         }
-        let path = Self::full_path(&place, own_path);
-        let counters = &place.room.counters;
+        let path = Self::full_path(&access, own_path);
+        let counters = &access.room.counters;
         if path.is_empty()
             || path.len() > MAX_PATH
-            || self.broadcasts.len() >= place.room.limits.session_broadcasts()
+            || self.broadcasts.len() >= access.room.limits.session_broadcasts()
             || self.replaced.len() >= REPLACED
         {
             counters.refused_broadcast.fetch_add(1, Relaxed);
@@ -215,7 +215,7 @@ impl Session {
         }
         let broadcast =
             Broadcast::new(self.moq.number(), (&path, own_path), hops, Arc::clone(&self.publisher));
-        match place.room.announce(Arc::clone(&broadcast)) {
+        match access.room.announce(Arc::clone(&broadcast)) {
             Ok(Some(former)) => {
                 self.replaced.push_back(former);
                 self.again(QUEUE);

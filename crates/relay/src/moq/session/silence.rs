@@ -119,8 +119,8 @@ impl Session {
     }
 
     fn count(&self, counter: impl FnOnce(&crate::status::MoqCounters) -> &std::sync::atomic::AtomicU64) {
-        if let Some(place) = &self.place {
-            counter(&place.room.counters).fetch_add(1, Relaxed);
+        if let Some(access) = &self.access {
+            counter(&access.room.counters).fetch_add(1, Relaxed);
         }
     }
 }

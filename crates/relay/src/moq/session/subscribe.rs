@@ -49,10 +49,10 @@ impl Session {
         stream: u64,
         (broadcast, name): (&str, &str),
     ) -> Option<(Arc<Broadcast>, Arc<Track>)> {
-        let place = self.place.clone()?;
-        let room = &place.room;
+        let access = self.access.clone()?;
+        let room = &access.room;
         let broadcast =
-            place.rights.subscribe.then(|| room.find(&Self::full_path(&place, broadcast))).flatten();
+            access.rights.subscribe.then(|| room.find(&Self::full_path(&access, broadcast))).flatten();
         // One that ends meanwhile gets no tracks.
         let broadcast = broadcast.filter(|broadcast| !broadcast.is_closed());
         let Some(broadcast) = broadcast else {
@@ -119,14 +119,14 @@ impl Session {
             return Incoming::Stopped;
         };
         let room = Arc::clone(found.1.room());
-        let Some(place) = found.1.find(asked.group) else {
+        let Some(cursor) = found.1.find(asked.group) else {
             room.counters.fetches_missed.fetch_add(1, Relaxed);
             self.refuse(turn, stream, stream_code::NOT_FOUND);
             return Incoming::Stopped;
         };
         let Some(key) = self.add(turn, stream, found, Kind::Fetch) else { return Incoming::Stopped };
         room.counters.fetches.fetch_add(1, Relaxed);
-        self.deliveries.fetch(stream, key, place, !asked.priority);
+        self.deliveries.fetch(stream, key, cursor, !asked.priority);
         turn.transport().set_urgency(stream, !asked.priority);
         Incoming::End(key)
     }

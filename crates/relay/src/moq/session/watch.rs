@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use expressway_gateway::quic::Turn;
 
-use super::{BROADCASTS, Incoming, Place, Session};
+use super::{BROADCASTS, Incoming, RoomAccess, Session};
 use crate::moq::broadcast::Broadcast;
 use crate::moq::wire::{Announce, AnnounceRequest, stream_code, write};
 
@@ -81,11 +81,11 @@ impl Watch {
     }
 
     /// Appends a piece of what is to be told.
-    fn go_on(&mut self, place: &Place, (own, hop): (u64, u64), out: &mut Vec<u8>) {
+    fn go_on(&mut self, access: &RoomAccess, (own, hop): (u64, u64), out: &mut Vec<u8>) {
         let Some(first) = &mut self.first else {
             // What comes from now on is looked for afterwards.
-            place.room.look(self.key);
-            let mut all = place.room.broadcasts();
+            access.room.look(self.key);
+            let mut all = access.room.broadcasts();
             all.retain(|broadcast| self.wants(broadcast, own));
             write::announce_ok(hop, all.len() as u64, out);
             self.first = Some(all.into());
@@ -96,17 +96,17 @@ impl Watch {
             piece.iter().for_each(|broadcast| self.tell(broadcast, out));
             return;
         }
-        self.compare(place, own, out);
+        self.compare(access, own, out);
     }
 
     /// Compares the next broadcasts with what the peer has heard, and appends what is new.
-    fn compare(&mut self, place: &Place, own: u64, out: &mut Vec<u8>) {
+    fn compare(&mut self, access: &RoomAccess, own: u64, out: &mut Vec<u8>) {
         let after = match std::mem::replace(&mut self.sweep, Sweep::Done) {
             Sweep::Done => return,
             Sweep::Begins => None,
             Sweep::After(path) => Some(path),
         };
-        let now = place.room.broadcasts_after(after.as_deref(), PIECE);
+        let now = access.room.broadcasts_after(after.as_deref(), PIECE);
         let end = (now.len() == PIECE).then(|| now[PIECE - 1].path.clone());
         let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let to = end.as_deref().map_or(Bound::Unbounded, Bound::Included);
@@ -160,22 +160,22 @@ impl Session {
         stream: u64,
         asked: AnnounceRequest<'_>,
     ) -> Incoming {
-        let Some(place) = self.place.clone().filter(|_| self.watches.len() < WATCHES) else {
+        let Some(access) = self.access.clone().filter(|_| self.watches.len() < WATCHES) else {
             self.refuse(turn, stream, stream_code::NO_CAPACITY);
             return Incoming::Stopped;
         };
-        let key = place.room.watch(turn.waker(BROADCASTS));
+        let key = access.room.watch(turn.waker(BROADCASTS));
         self.watches.push(Watch {
             stream,
             key,
-            prefix: Self::full_path(&place, asked.prefix),
+            prefix: Self::full_path(&access, asked.prefix),
             exclude_hop: asked.exclude_hop,
             known: BTreeMap::new(),
             first: None,
             sweep: Sweep::Done,
             is_stale: false,
             // Who may not hear of any is told of none: a refusal would end the session of some clients.
-            hears: place.rights.subscribe,
+            hears: access.rights.subscribe,
         });
         self.again(BROADCASTS);
         Incoming::Watch
@@ -185,8 +185,8 @@ impl Session {
     pub(super) fn unwatch(&mut self, turn: &mut Turn<'_>, stream: u64) {
         let Some(at) = self.watches.iter().position(|watch| watch.stream == stream) else { return };
         let watch = self.watches.swap_remove(at);
-        if let Some(place) = &self.place {
-            place.room.unwatch(watch.key);
+        if let Some(access) = &self.access {
+            access.room.unwatch(watch.key);
         }
         self.writers.write(turn.transport(), stream, Vec::new(), true);
     }
@@ -199,10 +199,10 @@ impl Session {
     /// Broadcasts have come or gone.
     pub(super) fn hear_of_broadcasts(&mut self) {
         for watch in self.watches.iter_mut() {
-            if let Some(place) = &self.place
+            if let Some(access) = &self.access
                 && watch.first.is_some()
             {
-                place.room.look(watch.key);
+                access.room.look(watch.key);
                 watch.hear();
             }
         }
@@ -211,13 +211,13 @@ impl Session {
 
     /// Tells of broadcasts that have come and gone, where what was told before is sent. True: there is more, for another turn.
     pub(super) fn follow_broadcasts(&mut self, turn: &mut Turn<'_>) -> bool {
-        let Some(place) = self.place.clone() else { return false };
+        let Some(access) = self.access.clone() else { return false };
         let Self { watches, writers, publisher, moq, .. } = self;
         for watch in watches {
             // It hears of the rest when it has taken that.
             while watch.is_busy() && writers.waiting(watch.stream) == 0 {
                 let mut out = Vec::new();
-                watch.go_on(&place, (publisher.id, moq.hop), &mut out);
+                watch.go_on(&access, (publisher.id, moq.hop), &mut out);
                 if !out.is_empty() {
                     writers.write(turn.transport(), watch.stream, out, false);
                 }
@@ -263,7 +263,7 @@ mod tests {
         };
         let all: Vec<_> = (0..1000).map(|number| announce(number, &format!("cam/{number:04}"))).collect();
         announce(5000, "other");
-        let place = Place {
+        let access = RoomAccess {
             room: Arc::clone(&room),
             prefix: "".into(),
             rights: Rights { publish: false, subscribe: true },
@@ -280,7 +280,7 @@ mod tests {
             hears: true,
         };
         let mut out = Vec::new();
-        watch.go_on(&place, (1, 2), &mut out);
+        watch.go_on(&access, (1, 2), &mut out);
         assert_eq!(AnnounceOk::read(&out).unwrap().0, AnnounceOk { origin: 2, active: 1000 });
         // One goes while the first are told: as many messages come as were promised, and then that it is gone.
         room.retract(&all[900], 6000);
@@ -289,7 +289,7 @@ mod tests {
             heard.clear();
             while watch.is_busy() {
                 let mut out = Vec::new();
-                watch.go_on(&place, (1, 2), &mut out);
+                watch.go_on(&access, (1, 2), &mut out);
                 let piece = told(&out);
                 assert!(piece.len() <= 128, "{}", piece.len());
                 heard.extend(piece);

@@ -35,7 +35,7 @@ impl Group {
 
 /// How far a subscriber is in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GroupCursor {
     /// The group.
     pub group: GroupId,
     /// Chunks that were taken whole.
@@ -44,7 +44,7 @@ pub struct Place {
     pub(super) offset: usize,
 }
 
-impl Place {
+impl GroupCursor {
     /// The beginning of a group.
     pub(super) fn new(group: GroupId) -> Self {
         Self { group, chunk: 0, offset: 0 }
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-/// What is next at a place.
+/// What is next at a cursor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// These octets.

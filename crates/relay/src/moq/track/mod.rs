@@ -26,7 +26,7 @@ use super::wakers::Wakers;
 use super::wire::{TrackInfo, stream_code};
 use group::Group;
 
-pub use group::{Appended, GroupId, Next, Place};
+pub use group::{Appended, GroupCursor, GroupId, Next};
 
 /// Groups that are kept of a track at most.
 pub const GROUPS: usize = 256;
@@ -114,7 +114,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Where it begins.
-    pub place: Place,
+    pub cursor: GroupCursor,
     /// Groups that are kept, and passed over for it.
     pub passed: u64,
     /// The group at `next` does not come any more.
@@ -415,7 +415,7 @@ impl Track {
     pub fn choose(&self, progress: &Progress, max_age: Duration, now: Instant) -> Option<Choice> {
         let state = self.lock();
         let newest = state.groups.back()?.id;
-        let only = |group| Choice { place: Place::new(group), passed: 0, is_lost: false };
+        let only = |group| Choice { cursor: GroupCursor::new(group), passed: 0, is_lost: false };
         let Some(next) = progress.next else { return Some(only(newest)) };
         let missing = progress.missing.iter().filter(|missing| Some(**missing) >= progress.floor);
         let mut come = missing.filter_map(|missing| state.find(*missing)).map(|at| &state.groups[at]);
@@ -429,7 +429,7 @@ impl Track {
         let (chosen, passed) = (from + passed, (from + passed - first) as u64);
         // Where the oldest that is kept comes after `next`, that one was given up.
         let is_lost = passed > 0 || first == 0;
-        Some(Choice { place: Place::new(state.groups[chosen].id), passed, is_lost })
+        Some(Choice { cursor: GroupCursor::new(state.groups[chosen].id), passed, is_lost })
     }
 
     /// Whether a group is older than that: there has been a newer one for so long.
@@ -439,9 +439,9 @@ impl Track {
     }
 
     /// The beginning of a group that is kept, or coming in.
-    pub fn find(&self, sequence: u64) -> Option<Place> {
+    pub fn find(&self, sequence: u64) -> Option<GroupCursor> {
         let state = self.lock();
-        state.find(sequence).map(|at| Place::new(state.groups[at].id))
+        state.find(sequence).map(|at| GroupCursor::new(state.groups[at].id))
     }
 
     /// The highest number of a group that there was.
@@ -449,14 +449,14 @@ impl Track {
         self.lock().newest
     }
 
-    /// What is next at a place.
-    pub fn next(&self, place: &Place) -> Next {
+    /// What is next at a cursor.
+    pub fn next(&self, cursor: &GroupCursor) -> Next {
         let state = self.lock();
-        let Some(at) = state.position(place.group) else { return Next::Gone(stream_code::EVICTED) };
+        let Some(at) = state.position(cursor.group) else { return Next::Gone(stream_code::EVICTED) };
         let group = &state.groups[at];
-        match (group.chunks.get(place.chunk), group.end) {
+        match (group.chunks.get(cursor.chunk), group.end) {
             (_, Some(Err(code))) => Next::Gone(code),
-            (Some(chunk), _) => Next::Octets(chunk.slice(place.offset..)),
+            (Some(chunk), _) => Next::Octets(chunk.slice(cursor.offset..)),
             (None, Some(Ok(()))) => Next::Complete,
             (None, None) => Next::Wait,
         }

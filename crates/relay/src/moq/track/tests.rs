@@ -13,11 +13,11 @@ fn has(track: &Track, sequence: u64) -> bool {
     track.find(sequence).is_some()
 }
 
-fn read(track: &Track, place: &mut Place) -> Vec<u8> {
+fn read(track: &Track, cursor: &mut GroupCursor) -> Vec<u8> {
     let mut out = Vec::new();
-    while let Next::Octets(octets) = track.next(place) {
+    while let Next::Octets(octets) = track.next(cursor) {
         out.extend_from_slice(&octets);
-        place.advance(octets.len(), octets.len());
+        cursor.advance(octets.len(), octets.len());
     }
     out
 }
@@ -28,17 +28,17 @@ fn a_group_is_read_while_it_comes_in_and_to_its_end() {
     let seven = track.begin(7, now).unwrap();
     assert_eq!(track.begin(7, now), None, "twice");
     assert_eq!(track.append(seven, Bytes::from_static(b"abc")), Appended::Kept);
-    let mut place = Place::new(seven);
-    assert_eq!(track.next(&place), Next::Octets(Bytes::from_static(b"abc")));
-    place.advance(3, 1);
-    assert_eq!(track.next(&place), Next::Octets(Bytes::from_static(b"bc")));
-    place.advance(2, 2);
-    assert_eq!(track.next(&place), Next::Wait);
+    let mut cursor = GroupCursor::new(seven);
+    assert_eq!(track.next(&cursor), Next::Octets(Bytes::from_static(b"abc")));
+    cursor.advance(3, 1);
+    assert_eq!(track.next(&cursor), Next::Octets(Bytes::from_static(b"bc")));
+    cursor.advance(2, 2);
+    assert_eq!(track.next(&cursor), Next::Wait);
     assert_eq!(track.append(seven, Bytes::from_static(b"d")), Appended::Kept);
     track.end_group(seven, Ok(()));
     assert_eq!(track.append(seven, Bytes::from_static(b"e")), Appended::Unwanted(stream_code::CANCEL));
-    assert_eq!(read(&track, &mut place), b"d");
-    assert_eq!(track.next(&place), Next::Complete);
+    assert_eq!(read(&track, &mut cursor), b"d");
+    assert_eq!(track.next(&cursor), Next::Complete);
     // Another reader has the same buffers from the start.
     assert_eq!(read(&track, &mut track.find(7).unwrap()), b"abcd");
     assert_eq!(track.find(8), None);
@@ -65,7 +65,7 @@ fn the_newest_comes_first_and_old_ones_are_skipped() {
     let [_, five, four] = [3, 5, 4].map(|sequence| track.begin(sequence, now).unwrap());
     let choose = |(next, floor), now| {
         let chosen = track.choose(&progress(next, floor), age, now);
-        chosen.map(|chosen| (chosen.place.group.sequence, chosen.passed))
+        chosen.map(|chosen| (chosen.cursor.group.sequence, chosen.passed))
     };
     assert_eq!(choose((None, None), now), Some((5, 0)), "the newest at first");
     assert_eq!(choose((Some(4), None), now), Some((4, 0)));
@@ -88,8 +88,8 @@ fn a_group_that_comes_after_a_later_one_is_begun_once() {
         }
         let mut all = Vec::new();
         while let Some(chosen) = track.choose(&progress, Duration::from_secs(1), now) {
-            progress.advance(chosen.place.group.sequence, chosen.is_lost);
-            all.push(chosen.place.group.sequence);
+            progress.advance(chosen.cursor.group.sequence, chosen.is_lost);
+            all.push(chosen.cursor.group.sequence);
         }
         all
     };
@@ -119,7 +119,7 @@ fn what_is_kept_is_bounded() {
         assert_eq!(both.append(all[4], chunk()), Appended::Kept);
     }
     assert_eq!(both.append(all[4], chunk()), Appended::Unwanted(stream_code::GROUP_TOO_LARGE));
-    assert_eq!(both.next(&Place::new(all[4])), Next::Gone(stream_code::GROUP_TOO_LARGE));
+    assert_eq!(both.next(&GroupCursor::new(all[4])), Next::Gone(stream_code::GROUP_TOO_LARGE));
     assert_eq!(both.room().cached(), 0);
     let five = both.begin(5, now).unwrap();
     assert_eq!(both.append(five, chunk()), Appended::Kept);
@@ -199,7 +199,7 @@ fn newest_groups_of_some_leave_others_their_share_of_a_room() {
         }
     }
     for (track, group) in modest.iter().zip(&groups) {
-        assert!(matches!(track.next(&Place::new(*group)), Next::Octets(_)), "{}", track.name);
+        assert!(matches!(track.next(&GroupCursor::new(*group)), Next::Octets(_)), "{}", track.name);
         assert!(room.cached() <= 64 << 10);
     }
     let cut = room.counters.dropped_group_too_large.load(Relaxed);
@@ -211,7 +211,7 @@ fn what_comes_of_a_former_stream_does_not_reach_a_group_of_the_same_number() {
     let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
     let former = track.begin(7, now).unwrap();
     assert_eq!(track.append(former, Bytes::from_static(b"old")), Appended::Kept);
-    let mut behind = Place::new(former);
+    let mut behind = GroupCursor::new(former);
     behind.advance(3, 3);
     // Nobody subscribes any more, then somebody does: the publisher sends the group from its start.
     track.clear();
@@ -288,9 +288,9 @@ fn who_follows_a_track_that_has_ended_reads_it_to_its_end() {
     track.end_group(group, Ok(()));
     track.finish(End::Complete(1));
     assert!(track.unfollow(keys[0]), "no subscriber is left");
-    let mut place = Place::new(group);
-    assert_eq!(read(&track, &mut place), b"abc");
-    assert_eq!(track.next(&place), Next::Complete);
+    let mut cursor = GroupCursor::new(group);
+    assert_eq!(read(&track, &mut cursor), b"abc");
+    assert_eq!(track.next(&cursor), Next::Complete);
     assert!(track.unfollow(keys[1]), "nobody is left");
     assert_eq!((track.room().cached(), has(&track, 0)), (0, false));
     assert_eq!(track.follow(woken, true), None);

@@ -336,15 +336,15 @@ fn curve(group: NamedGroup) -> Result<EcGroup, ErrorStack> {
     })
 }
 
-struct Exchange {
+struct KeyShare {
     group: NamedGroup,
     key: EcKey<Private>,
     public: Vec<u8>,
 }
 
-impl std::fmt::Debug for Exchange {
+impl std::fmt::Debug for KeyShare {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Exchange({:?})", self.group)
+        write!(out, "KeyShare({:?})", self.group)
     }
 }
 
@@ -354,19 +354,19 @@ impl SupportedKxGroup for Group {
     }
 
     fn start_exchange(&self, _: Buf) -> Result<Box<dyn ActiveKeyExchange>, CryptoError> {
-        let start = || -> Result<Exchange, ErrorStack> {
+        let start = || -> Result<KeyShare, ErrorStack> {
             let group = curve(self.0)?;
             let key = EcKey::generate(&group)?;
             let mut context = BigNumContext::new()?;
             let form = PointConversionForm::UNCOMPRESSED;
             let public = key.public_key().to_bytes(&group, form, &mut context)?;
-            Ok(Exchange { group: self.0, key, public })
+            Ok(KeyShare { group: self.0, key, public })
         };
         Ok(Box::new(start().map_err(failed(CryptoOperation::GenerateEphemeralKey))?))
     }
 }
 
-impl ActiveKeyExchange for Exchange {
+impl ActiveKeyExchange for KeyShare {
     fn pub_key(&self) -> &[u8] {
         &self.public
     }

@@ -1,4 +1,4 @@
-//! Ports that are added to a running backend and removed from it. Needs root.
+//! Bindings that are added to a running backend and removed from it. Needs root.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ fn receive(io: &mut XskIo, peer: &UdpSocket) -> IoStats {
 }
 
 #[test]
-fn ports_come_and_go_while_datagrams_are_served() {
+fn bindings_come_and_go_while_datagrams_are_served() {
     if !is_privileged() {
         return;
     }
@@ -52,9 +52,9 @@ fn ports_come_and_go_while_datagrams_are_served() {
             let config = XskConfig { mode: BindMode::Copy, ..XskConfig::new(NEAR_DEVICE, 0) };
             // From another thread, as it is meant. The queue may still be held by the round before.
             let map = redirect.xsk_map();
-            let port =
+            let binding =
                 std::thread::scope(|scope| scope.spawn(|| XskBinding::open(config, map)).join().unwrap());
-            assert!(sender.add(port.unwrap()));
+            assert!(sender.add(binding.unwrap()));
             let stats = receive(&mut io, &peer);
             assert_eq!((stats.rx_kernel_packets, stats.rx_xsk_packets), (round, round));
             assert_eq!(io.reports().count(), 1);
@@ -64,7 +64,7 @@ fn ports_come_and_go_while_datagrams_are_served() {
             assert!(sender.remove(index));
             io.receive(Instant::now(), &mut |_| ()).unwrap();
             assert_eq!(io.reports().count(), 0);
-            assert_eq!(io.stats().rx_xsk_packets, round, "what a removed port counted stays counted");
+            assert_eq!(io.stats().rx_xsk_packets, round, "what a removed binding counted stays counted");
         }
     });
 }
