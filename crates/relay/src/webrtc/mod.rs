@@ -11,7 +11,8 @@
 //! room does not change. A publishing session puts packets into its history like any publisher of RTP. A receiving session is a cursor in
 //! it like any receiver. So RTP can be received as WebRTC, and WebRTC as RTP.
 //!
-//! * [`http`]: WHIP and WHEP requests; [`answer`]: turns an offer into a session; [`table`]: all sessions, by URL.
+//! * [`http`]: WHIP and WHEP requests; [`answer`]: turns an offer into a session; `sdp`: what an offer may have; [`table`]: all sessions, by
+//!   URL.
 //! * [`demux`]: which session a datagram is for; `addresses`: which session an address belongs to.
 //! * `worker`: the sessions of a worker; `session`, `publish`, `play`: a peer, what it sends and what it receives;
 //!   `send_track`, `payloads`: a stream sent to it, and the bytes that peers share.
@@ -32,6 +33,7 @@ mod payloads;
 mod pictures;
 mod play;
 mod publish;
+mod sdp;
 mod send_track;
 mod session;
 pub mod table;

@@ -62,6 +62,17 @@ impl RoomMembers {
         self.idle < self.sessions.len()
     }
 
+    /// A session has left. The others' turns stay as they are.
+    fn remove(&mut self, session: usize) {
+        let Some(place) = self.sessions.iter().position(|member| *member == session) else { return };
+        self.sessions.remove(place);
+        self.turn -= usize::from(place < self.turn);
+        if self.turn >= self.sessions.len() {
+            self.turn = 0;
+        }
+        self.idle = 0;
+    }
+
     fn context<'a>(&'a mut self, room: &'a mut Room) -> RoomContext<'a> {
         RoomContext { room, log: &mut self.log, counters: &mut self.counters }
     }
@@ -104,6 +115,7 @@ pub(crate) struct Sessions {
     /// A session's timer is its index plus this.
     first_timer: usize,
     slab: Slab<Session>,
+    by_number: HashMap<u64, usize>,
     demux: Demux,
     /// Sessions that have something to send, each once.
     ready: VecDeque<usize>,
@@ -126,6 +138,7 @@ impl Sessions {
             most: config.limits.sessions * ADDRESSES,
             first_timer,
             slab: Slab::new(),
+            by_number: HashMap::new(),
             demux: Demux::default(),
             ready: VecDeque::new(),
             closing: VecDeque::new(),
@@ -221,6 +234,7 @@ impl Sessions {
             Session::new(agreed, (number, role, index), registration, now + self.handshake_timeout, now);
         let ufrag = session.ufrag.clone();
         let session = self.slab.insert(session);
+        self.by_number.insert(number, session);
         self.demux.add(ufrag, session);
         members.sessions.push(session);
         match role {
@@ -245,20 +259,14 @@ impl Sessions {
         (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
     ) {
-        if let Some(session) = self.find(number, members) {
+        if let Some(session) = self.by_number.get(&number).copied() {
             self.end(session, Ended::Left, (room, members), timers);
         }
     }
 
-    /// The session of that number among those of a room.
-    fn find(&self, number: u64, members: &RoomMembers) -> Option<usize> {
-        let mut all = members.sessions.iter().copied();
-        all.find(|session| self.slab.get(*session).is_some_and(|one| one.number == number))
-    }
-
     /// ICE of a session begins anew (PATCH of its URL).
-    pub(crate) fn restart(&mut self, restart: Restart, members: &RoomMembers, now: Instant) {
-        let found = self.find(restart.session, members);
+    pub(crate) fn restart(&mut self, restart: Restart, now: Instant) {
+        let found = self.by_number.get(&restart.session).copied();
         let Some((index, session)) = found.and_then(|index| Some((index, self.slab.get_mut(index)?))) else {
             return restart.reply.send(Err(Refused::Gone));
         };
@@ -269,14 +277,9 @@ impl Sessions {
     }
 
     /// A session asks for no layer higher than that.
-    pub(crate) fn set_layer(
-        &mut self,
-        number: u64,
-        rid: Option<Box<str>>,
-        members: &RoomMembers,
-        now: Instant,
-    ) {
-        if let Some(session) = self.find(number, members).and_then(|index| self.slab.get_mut(index)) {
+    pub(crate) fn set_layer(&mut self, number: u64, rid: Option<Box<str>>, now: Instant) {
+        let found = self.by_number.get(&number).copied();
+        if let Some(session) = found.and_then(|index| self.slab.get_mut(index)) {
             session.set_highest(rid, now);
         }
     }
@@ -379,6 +382,7 @@ impl Sessions {
         timers: &mut TimerWheel,
     ) {
         let Some(mut session) = self.slab.try_remove(index) else { return };
+        self.by_number.remove(&session.number);
         timers.cancel(self.first_timer + index);
         self.demux.remove(&session.ufrag);
         for remote in session.addresses.clear() {
@@ -388,9 +392,8 @@ impl Sessions {
         if members.publisher == Some(index) {
             members.publisher = None;
         }
-        members.sessions.retain(|member| *member != index);
+        members.remove(index);
         members.players -= usize::from(session.role == Role::Play);
-        (members.turn, members.idle) = (0, 0);
         if members.sessions.is_empty() {
             members.payloads.clear();
             members.log.clear();

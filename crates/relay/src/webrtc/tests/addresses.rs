@@ -122,7 +122,7 @@ fn an_address_that_a_session_has_left_may_be_anothers() {
 /// What a worker says to another ICE session of the second session in its room.
 fn restart(bed: &mut Bed, session: u64, credentials: (IceCreds, IceCreds)) -> Option<Result<(), Refused>> {
     let (reply, receiver) = ReplySender::new(Wake::new(Arc::new(Silent), 0));
-    let restart = Restart { room: 0, session, credentials, reply };
+    let restart = Restart { session, credentials, reply };
     bed.mailboxes[0].try_send(Message::Restart(Box::new(restart))).unwrap();
     bed.workers[0].turn(bed.now).unwrap();
     receiver.try_recv()
