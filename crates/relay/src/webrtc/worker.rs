@@ -498,3 +498,22 @@ impl Sessions {
 fn flow(own: &HashMap<SocketAddr, SocketAddr>, transmit: &Transmit) -> Flow {
     Flow::new(own.get(&transmit.source).copied().unwrap_or(transmit.source), transmit.destination)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_leaves_takes_nobodys_turn() {
+        let mut members = RoomMembers { sessions: vec![1, 2, 3, 4], turn: 2, ..RoomMembers::default() };
+        members.remove(1);
+        assert_eq!(members.sessions[members.turn], 3, "one before");
+        members.remove(3);
+        assert_eq!(members.sessions[members.turn], 4, "the one whose turn it was");
+        members.remove(4);
+        assert_eq!(members.sessions[members.turn], 2, "the last");
+        members.remove(7);
+        members.remove(2);
+        assert_eq!((members.turn, members.sessions.len()), (0, 0));
+    }
+}
