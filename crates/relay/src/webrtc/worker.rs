@@ -16,67 +16,15 @@ use super::addresses::ADDRESSES;
 use super::answer::{Identity, Role};
 use super::channels::Channels;
 use super::demux::{Demux, Owner, PacketKind, classify};
-use super::message_log::MessageLog;
-use super::payloads::Payloads;
+use super::members::RoomMembers;
 use super::session::{Alive, Ended, Heard, RoomContext, Session};
 use super::table::{Join, Refused, Restart};
 use crate::config::WebRtc;
-use crate::rtp::history::Position;
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, WebRtcCounters, WebRtcGauges};
 
 /// Sessions that have ended and have a DTLS alert to send.
 const CLOSING: usize = 64;
-
-/// A room's sessions, and what they share.
-#[derive(Debug, Default)]
-pub(crate) struct RoomMembers {
-    publisher: Option<usize>,
-    /// All sessions in the room.
-    sessions: Vec<usize>,
-    /// How many of them are players.
-    players: usize,
-    /// Index in `sessions` of the one served next.
-    turn: usize,
-    /// How many in a row have been sent everything.
-    idle: usize,
-    /// The ends of history and log when `idle` was last reset.
-    seen: (Position, u64),
-    payloads: Payloads,
-    log: MessageLog,
-    /// What is counted.
-    pub(crate) counters: WebRtcCounters,
-}
-
-impl RoomMembers {
-    /// Resets `idle` if there are new packets or messages.
-    pub(crate) fn look(&mut self, room: &Room) {
-        let now = (room.history().head(), self.log.head() + self.log.channels().len() as u64);
-        if std::mem::replace(&mut self.seen, now) != now {
-            self.idle = 0;
-        }
-    }
-
-    /// Whether a session may have something left to be sent.
-    pub(crate) fn has_news(&self) -> bool {
-        self.idle < self.sessions.len()
-    }
-
-    /// A session has left. The others' turns stay as they are.
-    fn remove(&mut self, session: usize) {
-        let Some(place) = self.sessions.iter().position(|member| *member == session) else { return };
-        self.sessions.remove(place);
-        self.turn -= usize::from(place < self.turn);
-        if self.turn >= self.sessions.len() {
-            self.turn = 0;
-        }
-        self.idle = 0;
-    }
-
-    fn context<'a>(&'a mut self, room: &'a mut Room) -> RoomContext<'a> {
-        RoomContext { room, log: &mut self.log, counters: &mut self.counters }
-    }
-}
 
 /// A room and its sessions.
 pub(crate) type RoomAndMembers<'a> = (&'a mut Room, &'a mut RoomMembers);
@@ -497,23 +445,4 @@ impl Sessions {
 /// Where a datagram leaves from and goes to.
 fn flow(own: &HashMap<SocketAddr, SocketAddr>, transmit: &Transmit) -> Flow {
     Flow::new(own.get(&transmit.source).copied().unwrap_or(transmit.source), transmit.destination)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_that_leaves_takes_nobodys_turn() {
-        let mut members = RoomMembers { sessions: vec![1, 2, 3, 4], turn: 2, ..RoomMembers::default() };
-        members.remove(1);
-        assert_eq!(members.sessions[members.turn], 3, "one before");
-        members.remove(3);
-        assert_eq!(members.sessions[members.turn], 4, "the one whose turn it was");
-        members.remove(4);
-        assert_eq!(members.sessions[members.turn], 2, "the last");
-        members.remove(7);
-        members.remove(2);
-        assert_eq!((members.turn, members.sessions.len()), (0, 0));
-    }
 }
