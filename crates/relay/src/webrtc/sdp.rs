@@ -7,7 +7,7 @@ use super::answer::Role;
 use crate::config::Data;
 
 /// Octets of an offer at most. Those of browsers with simulcast and all their codecs have about 10,000.
-pub const LONGEST: usize = 16 << 10;
+pub(super) const LONGEST: usize = 16 << 10;
 /// Lines of an offer at most.
 const LINES: usize = 600;
 /// Media sections of an offer at most: sound, pictures, and data.

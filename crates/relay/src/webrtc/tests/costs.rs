@@ -104,7 +104,7 @@ fn tapped(port: u16, channel: Option<ChannelConfig>, now: Instant) -> Peer {
 /// CRC-32C (RFC 9260, appendix A).
 fn crc32c(data: &[u8]) -> u32 {
     !data.iter().fold(!0u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ 0x82f6_3b78 * (crc & 1))
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 * (crc & 1)))
     })
 }
 
