@@ -70,12 +70,7 @@ impl Relay {
         sessions.restart(restart, context.now);
     }
 
-    pub(super) fn set_layer(
-        &mut self,
-        context: &Context<'_, Message>,
-        number: u64,
-        rid: Option<Box<str>>,
-    ) {
+    pub(super) fn set_layer(&mut self, context: &Context<'_, Message>, number: u64, rid: Option<Box<str>>) {
         if let Some(sessions) = &mut self.sessions {
             sessions.set_layer(number, rid, context.now);
         }

@@ -135,7 +135,9 @@ impl Channels {
                         counters.messages_sent += 1;
                         is_something = true;
                     }
-                    Ok(false) | Err(RtcError::Sctp(SctpError::Proto(ProtoError::ErrOutboundQueueFull))) if open.is_reliable => {
+                    Ok(false) | Err(RtcError::Sctp(SctpError::Proto(ProtoError::ErrOutboundQueueFull)))
+                        if open.is_reliable =>
+                    {
                         self.is_blocked = true;
                         break;
                     }

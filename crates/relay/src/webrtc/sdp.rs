@@ -196,10 +196,7 @@ mod tests {
         assert!(!plain.contains("application") && !plain.contains("sctp") && !plain.contains("candidate"));
         let answer = with_rejected("v=0\r\nm=audio 9 A\r\na=mid:a\r\nm=video 9 V\r\na=mid:v\r\n", &gone);
         let data = "m=application 0 UDP/DTLS/SCTP webrtc-datachannel\r\nc=IN IP4 0.0.0.0\r\na=mid:d\r\n";
-        assert_eq!(
-            answer,
-            format!("v=0\r\nm=audio 9 A\r\na=mid:a\r\n{data}m=video 9 V\r\na=mid:v\r\n")
-        );
+        assert_eq!(answer, format!("v=0\r\nm=audio 9 A\r\na=mid:a\r\n{data}m=video 9 V\r\na=mid:v\r\n"));
         let last = Rejected { place: 2, ..rejected(OFFER, Data::Off).remove(0) };
         assert!(with_rejected("v=0\r\nm=audio\r\nm=video\r\n", &[last]).ends_with(data));
         assert!(rejected(OFFER, Data::Publisher).is_empty());

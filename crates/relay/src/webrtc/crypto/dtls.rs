@@ -111,8 +111,8 @@ impl DtlsInstance for Handshake {
     }
 }
 
-/// P-256 and both lengths of AES-GCM, which all of WebRTC speaks (RFC 8827, section 6.5). No other curve: a handshake is one piece of
-/// work, and P-384 takes many times as long.
+/// P-256 and both lengths of AES-GCM, which all of WebRTC speaks (RFC 8827, section 6.5). Keys are exchanged by no other curve: a flight of
+/// a handshake is one piece of work, and P-384 takes longer.
 fn provider() -> CryptoProvider {
     static SUITES: [&dyn SupportedDtls12CipherSuite; 2] = [&AES_128, &AES_256];
     static SUITES_13: [&dyn SupportedDtls13CipherSuite; 1] = [&Unoffered];
@@ -448,6 +448,8 @@ impl SignatureVerifier for Boring {
         let curve = key.ec_key().map_err(|_| CryptoError::UnsupportedPublicKeyAlgorithm)?;
         let group = match curve.group().curve_name() {
             Some(Nid::X9_62_PRIME256V1) => NamedGroup::Secp256r1,
+            // dimpl tests a provider by it.
+            Some(Nid::SECP384R1) => NamedGroup::Secp384r1,
             _ => return Err(CryptoError::UnsupportedEcCurve),
         };
         check_verify_scheme(algorithm, hash, group)?;

@@ -110,7 +110,8 @@ fn crc32c(data: &[u8]) -> u32 {
 
 /// A packet of SCTP with these chunks.
 fn packet(tag: u32, chunks: &[Vec<u8>]) -> Vec<u8> {
-    let mut packet = [&5000u16.to_be_bytes()[..], &5000u16.to_be_bytes(), &tag.to_be_bytes(), &[0; 4]].concat();
+    let mut packet =
+        [&5000u16.to_be_bytes()[..], &5000u16.to_be_bytes(), &tag.to_be_bytes(), &[0; 4]].concat();
     chunks.iter().for_each(|chunk| packet.extend_from_slice(chunk));
     let sum = crc32c(&packet);
     packet[8..12].copy_from_slice(&sum.to_le_bytes());
@@ -190,7 +191,8 @@ fn a_peer_has_few_streams() {
     // 64 with that of its channel; then there is no more SCTP, and media go on.
     TAP.with_borrow_mut(|tap| tap.received.clear());
     inject(&mut bed, &mut publisher, &mut player, vec![packet(tag, &[data(next, 0, true)])]);
-    let sacks = TAP.with_borrow(|tap| tap.received.iter().filter(|packet| packet.get(12) == Some(&3)).count());
+    let sacks =
+        TAP.with_borrow(|tap| tap.received.iter().filter(|packet| packet.get(12) == Some(&3)).count());
     assert_eq!(sacks, 0);
     publish(&mut bed, &mut publisher, &mut player, 1..10);
     assert_eq!(player.packets.len(), 9);
