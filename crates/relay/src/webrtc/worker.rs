@@ -260,6 +260,10 @@ impl Sessions {
             true => alive.and_then(|()| session.write_messages(&mut members.context(room), now)),
             false => alive,
         };
+        // What it has room for besides comes in its turn.
+        if session.channels.as_ref().is_some_and(|channels| channels.has_more(&members.log)) {
+            members.idle = 0;
+        }
         self.after(index, alive, (room, members), timers);
     }
 
