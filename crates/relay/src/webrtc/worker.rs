@@ -256,12 +256,13 @@ impl Sessions {
         self.forget_address(index, now);
         // What it has taken makes room.
         let Some(session) = self.slab.get_mut(index) else { return };
-        let alive = match session.channels.as_ref().is_some_and(Channels::is_blocked) {
+        let was_blocked = session.channels.as_ref().is_some_and(Channels::is_blocked);
+        let alive = match was_blocked {
             true => alive.and_then(|()| session.write_messages(&mut members.context(room), now)),
             false => alive,
         };
         // What it has room for besides comes in its turn.
-        if session.channels.as_ref().is_some_and(|channels| channels.has_more(&members.log)) {
+        if was_blocked && session.channels.as_ref().is_some_and(|channels| channels.has_more(&members.log)) {
             members.idle = 0;
         }
         self.after(index, alive, (room, members), timers);
