@@ -154,6 +154,10 @@ def plan(paths: Iterable[str]) -> list[str]:
             sections |= {"quiche", "fuzz"}
             e2e |= set(E2E["gateway"])
             tests |= targets("gateway")
+        elif path.startswith(("patches/sctp-proto-", "patches/str0m-")):
+            sections |= {"sctp", "fuzz"}
+            e2e |= set(E2E["relay"])
+            tests |= targets("relay")
         elif path.startswith("patches/"):
             tests |= targets("xbpf")
         if path.startswith("fuzz/"):
@@ -168,7 +172,7 @@ def plan(paths: Iterable[str]) -> list[str]:
             e2e |= {"fetch", "recv", "fanout", "agent"}
         if path.startswith(("tests/guest/", "scripts/guest/")):
             sections.add("guest")
-    order = ["fmt", "audit", "scripts", "clippy", "loom", "quiche", "fuzz", "guest", "packages"]
+    order = ["fmt", "audit", "scripts", "clippy", "loom", "quiche", "sctp", "fuzz", "guest", "packages"]
     commands = [name for name in order if name in sections]
     if libraries or tests:
         named = [f"--test {name}" for name in sorted(tests)]

@@ -41,6 +41,7 @@ class Changed(unittest.TestCase):
         self.assertEqual({name for name in last.split() if "guard" not in name}, {"pytest"})
         self.assertIn("tests/e2e/test_modes.py", changed.plan(["bpf/include/packet.h"])[-1])
         self.assertLessEqual({"audit", "quiche", "fuzz"}, set(changed.plan(["patches/quiche-0.30.0/08-segments-bounded.patch"])))
+        self.assertLessEqual({"audit", "sctp", "fuzz"}, set(changed.plan(["patches/sctp-proto-0.10.8/01-peer-bounded.patch"])))
 
     def test_prose_leads_to_nothing(self) -> None:
         self.assertEqual(changed.plan(["README.md", "docs/reference.md"]), [])

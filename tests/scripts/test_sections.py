@@ -121,7 +121,7 @@ class Sections(unittest.TestCase):
     def test_no_test_is_left_out_because_another_failed(self) -> None:
         _, _, calls = self.run_sections()
         tests = [line for line in calls.splitlines() if line.startswith("cargo test") and "--test " not in line]
-        self.assertEqual(len(tests), 4)
+        self.assertEqual(len(tests), 5)
         for line in tests:
             self.assertIn("--no-fail-fast", line)
         for line in (line for line in calls.splitlines() if "pytest" in line):

@@ -265,6 +265,7 @@ reasons! {
         "session-handover" = "relay_demux_dropped_handover": "A datagram for a session of another worker, which was behind.";
         "session-malformed" = "relay_webrtc_dropped_malformed": "A datagram for a session that cannot be read.";
         "session-password" = "relay_webrtc_dropped_password": "An ICE request without the session's password.";
+        "session-new-address" = "relay_webrtc_dropped_new_address": "An ICE request from more new addresses than a session may have.";
         "session-codec" = "relay_webrtc_dropped_codec": "A packet of a codec that was not negotiated with a session.";
         "session-waiting" = "relay_webrtc_dropped_waiting": "A datagram for a session with too many waiting.";
         "session-too-long" = "relay_webrtc_dropped_too_long": "A datagram longer than what goes to a session at once.";

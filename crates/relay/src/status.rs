@@ -120,6 +120,8 @@ counters! {
         pub dropped_malformed: u64,
         /// Requests of ICE for a session without its password.
         pub dropped_password: u64,
+        /// Requests of ICE from more new addresses than a session may have.
+        pub dropped_new_address: u64,
         /// Packets of a codec that was not agreed on with the session they came from or were for.
         pub dropped_codec: u64,
         /// Datagrams that found no room while too many waited for a session.

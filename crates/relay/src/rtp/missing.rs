@@ -17,6 +17,8 @@ const TRIES: u8 = 5;
 pub struct Missing {
     /// In the order in which they are due at first.
     packets: VecDeque<Wanted>,
+    /// No later than the first of them is due, and `None` if there are none.
+    due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -30,10 +32,13 @@ impl Missing {
     /// The packets of a gap in front of `sequence` are missing. Of a gap too long nothing is, nor of what was before.
     pub fn note_gap(&mut self, sequence: u16, gap: u16, now: Instant) {
         if usize::from(gap) + self.packets.len() > MOST {
-            self.packets.clear();
+            self.clear();
         }
         if usize::from(gap) > MOST {
             return;
+        }
+        if gap > 0 {
+            self.due = Some(self.due.map_or(now + LATE, |due| due.min(now + LATE)));
         }
         for behind in (1..=gap).rev() {
             self.packets.push_back(Wanted {
@@ -49,29 +54,37 @@ impl Missing {
         // There are few, and the oldest comes first.
         if let Some(index) = self.packets.iter().position(|wanted| wanted.sequence == sequence) {
             self.packets.remove(index);
+            self.due = self.due.filter(|_| !self.packets.is_empty());
         }
     }
 
     /// Nothing is missing any more.
     pub fn clear(&mut self) {
         self.packets.clear();
+        self.due = None;
     }
 
-    /// When [`Self::poll`] has something.
+    /// When to look at [`Self::poll`]. It is asked at every packet, so it is not looked for.
     pub fn deadline(&self) -> Option<Instant> {
-        self.packets.iter().map(|wanted| wanted.due).min()
+        self.due
     }
 
     /// The numbers that are to be asked for now.
     pub fn poll(&mut self, now: Instant) -> Vec<u16> {
+        if self.due.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
         self.packets.retain(|wanted| wanted.tries < TRIES || wanted.due > now);
         let due = self.packets.iter_mut().filter(|wanted| wanted.due <= now);
-        due.map(|wanted| {
-            wanted.tries += 1;
-            wanted.due = now + AGAIN;
-            wanted.sequence
-        })
-        .collect()
+        let wanted = due
+            .map(|wanted| {
+                wanted.tries += 1;
+                wanted.due = now + AGAIN;
+                wanted.sequence
+            })
+            .collect();
+        self.due = self.packets.iter().map(|wanted| wanted.due).min();
+        wanted
     }
 }
 

@@ -41,8 +41,8 @@ pub enum Message {
     Leave(usize, u64),
     /// ICE of a session of this worker begins anew.
     Restart(Box<Restart>),
-    /// The session of that number in that room is to see no layer above the one of this RID, if any.
-    Layer(usize, u64, Option<Box<str>>),
+    /// The session of that number is to see no layer above the one of this RID, if any.
+    Layer(u64, Option<Box<str>>),
     /// Another worker's session was heard from an address, or is no more.
     News(News),
     /// A room sends to these receivers from now on.
@@ -325,7 +325,7 @@ impl Service for Relay {
             Message::Join(join) => self.join(context, *join),
             Message::Leave(room, number) => self.leave(context, room, number),
             Message::Restart(restart) => self.restart(context, *restart),
-            Message::Layer(room, number, rid) => self.set_layer(context, room, number, rid),
+            Message::Layer(number, rid) => self.set_layer(context, number, rid),
             Message::News(news) => self.hear(news),
             Message::Outputs(room, outputs) => {
                 let Some(owned) = &mut self.rooms[room] else { return };

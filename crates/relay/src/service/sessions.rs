@@ -67,20 +67,13 @@ impl Relay {
     pub(super) fn restart(&mut self, context: &Context<'_, Message>, restart: Restart) {
         // Dropped, the reply says that the session stays as it is.
         let Some(sessions) = &mut self.sessions else { return };
-        let Some(owned) = self.rooms.get(restart.room).and_then(Option::as_ref) else { return };
-        sessions.restart(restart, &owned.members, context.now);
+        sessions.restart(restart, context.now);
     }
 
-    pub(super) fn set_layer(
-        &mut self,
-        context: &Context<'_, Message>,
-        index: usize,
-        number: u64,
-        rid: Option<Box<str>>,
-    ) {
-        let Some(sessions) = &mut self.sessions else { return };
-        let Some(owned) = self.rooms.get(index).and_then(Option::as_ref) else { return };
-        sessions.set_layer(number, rid, &owned.members, context.now);
+    pub(super) fn set_layer(&mut self, context: &Context<'_, Message>, number: u64, rid: Option<Box<str>>) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.set_layer(number, rid, context.now);
+        }
     }
 
     pub(super) fn hear(&mut self, news: News) {

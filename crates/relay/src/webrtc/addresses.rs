@@ -21,6 +21,47 @@ pub(super) const SILENT: Duration = Duration::from_secs(30);
 /// every 2.5 seconds.
 const LEFT: Duration = Duration::from_secs(4);
 
+/// New addresses of a session that ICE is shown at once: a browser's candidates come together.
+const AT_ONCE: usize = 8;
+/// How long until it is shown one more.
+const EACH: Duration = Duration::from_secs(1);
+/// It is shown so many until ICE begins anew, and in all. The library keeps each for as long as the session is there, and goes through them
+/// at every request.
+const SHOWN: (usize, usize) = (64, 256);
+
+/// How many new addresses ICE was shown.
+#[derive(Debug)]
+pub(super) struct Newcomers {
+    /// When ICE began.
+    since: Instant,
+    /// Since then.
+    shown: usize,
+    all: usize,
+}
+
+impl Newcomers {
+    /// ICE begins.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, shown: 0, all: 0 }
+    }
+
+    /// Whether ICE may be shown one more.
+    pub(super) fn admit(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.since).as_secs() / EACH.as_secs();
+        let allowed = usize::try_from(passed).map_or(SHOWN.0, |passed| passed.saturating_add(AT_ONCE));
+        if self.shown >= allowed.min(SHOWN.0) || self.all >= SHOWN.1 {
+            return false;
+        }
+        (self.shown, self.all) = (self.shown + 1, self.all + 1);
+        true
+    }
+
+    /// ICE begins anew.
+    pub(super) fn restart(&mut self, now: Instant) {
+        (self.since, self.shown) = (now, 0);
+    }
+}
+
 /// The addresses of all sessions, by their numbers. It is asked when a peer comes from a new address and has shown its password: what
 /// strangers send takes no lock.
 #[derive(Debug, Default)]
@@ -165,6 +206,22 @@ mod tests {
         one.restart(start + LEFT);
         assert!(one.hear(address(2), start + LEFT));
         assert_eq!(one.current(address(1)), address(2), "at once, as it chose anew");
+    }
+
+    #[test]
+    fn ice_is_shown_a_few_new_addresses_at_a_time_and_not_many_in_all() {
+        let start = Instant::now();
+        let mut newcomers = Newcomers::new(start);
+        let mut count = |now| (0..1000).filter(|_| newcomers.admit(now)).count();
+        assert_eq!((count(start), count(start + EACH), count(start + EACH)), (AT_ONCE, 1, 0));
+        assert_eq!(count(start + 10 * EACH), 9);
+        assert_eq!(count(start + 1000 * EACH), SHOWN.0 - AT_ONCE - 10);
+        let mut all = SHOWN.0;
+        for round in 2..10 {
+            newcomers.restart(start);
+            all += (0..1000).filter(|_| newcomers.admit(start + 1000 * EACH)).count();
+            assert_eq!(all, SHOWN.1.min(round * SHOWN.0));
+        }
     }
 
     #[test]

@@ -16,22 +16,15 @@ use str0m::{Candidate, IceCreds, Rtc};
 use super::codec;
 use super::crypto::{certificate, provider, random};
 use super::demux::Ufrags;
+use super::sdp;
 use super::send_track::SendTrack;
-use crate::config::{Codec, Data, Kind, Room};
+use crate::config::{Codec, Kind, Room};
 
-/// Octets of an offer at most. Those of browsers with simulcast and all their codecs have about 10,000.
-pub const LONGEST: usize = 64 << 10;
-/// Lines of an offer at most.
-const LINES: usize = 2000;
-/// Media sections of an offer at most: sound, pictures, and data.
-const SECTIONS: usize = 3;
 /// Packets of pictures that are kept to be sent again, and of sound.
 const REPAIRS: (usize, usize) = (512, 64);
 
 /// What a path is taken to carry before anything is known of it, in bits per second: less than most do, and enough for pictures.
 const INITIAL: u64 = 1_000_000;
-/// Layers of a simulcast at most. Browsers send up to three.
-const LAYERS: usize = 4;
 
 /// What a session is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,15 +93,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// In a few words, for whoever sent the offer.
 pub fn answer(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed, String> {
-    if offer.len() > LONGEST || offer.lines().count() > LINES {
-        return Err("the offer is too long".into());
-    }
-    let sections = offer.lines().filter(|line| line.starts_with("m=")).count();
-    if !(1..=SECTIONS).contains(&sections) {
-        return Err(format!(
-            "the offer has {sections} media sections: at most one of audio and one of video are allowed"
-        ));
-    }
+    sdp::check(offer)?;
     // str0m means to return errors for whatever a peer says; if it does not, this offer alone is to fail.
     let agreed = catch_unwind(AssertUnwindSafe(|| agree(identity, offer, wanted)));
     agreed.unwrap_or_else(|_| {
@@ -121,7 +106,12 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
     let Wanted { role, worker, room, announce, highest } = wanted;
     let has_feedback = role == Role::Play && offers_feedback(offer);
     // The parser's own words contain an address of this process's memory.
-    let offer = SdpOffer::from_sdp_string(&plain(offer, role)).map_err(|_| "the offer is not valid SDP")?;
+    let rejected = sdp::rejected(offer, room.data);
+    let plain = sdp::plain(offer, role, &rejected);
+    if !plain.contains("\nm=") {
+        return Err(nothing(role));
+    }
+    let offer = SdpOffer::from_sdp_string(&plain).map_err(|_| "the offer is not valid SDP")?;
     let ufrag = identity.ufrags.issue(worker);
     let pass = HEX.encode(&random::<16>());
     let mut config = Rtc::builder()
@@ -153,7 +143,7 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
     }
     let sdp =
         rtc.sdp_api().accept_offer(offer).map_err(|error| format!("the offer was rejected: {error}"))?;
-    let sdp = sdp.to_sdp_string();
+    let sdp = sdp::with_rejected(&sdp.to_sdp_string(), &rejected);
     let mids = sdp.lines().filter_map(|line| line.trim_end().strip_prefix("a=mid:")).map(Mid::from);
     let (mut types, mut tracks) = (Vec::new(), Vec::new());
     for mid in mids.collect::<Vec<_>>() {
@@ -187,15 +177,19 @@ fn agree(identity: &Identity, offer: &str, wanted: Wanted<'_>) -> Result<Agreed,
     }
     let has_data =
         sdp.lines().any(|line| line.starts_with("m=application") && !line.starts_with("m=application 0"));
-    let has_something = has_data && room.data != Data::Off;
-    if types.is_empty() && tracks.is_empty() && !has_something {
-        return Err(match role {
-            Role::Publish => "the offer has no sendonly media in a codec of this room".into(),
-            Role::Play => "the offer has no recvonly media in a codec of this room".into(),
-        });
+    if types.is_empty() && tracks.is_empty() && !has_data {
+        return Err(nothing(role));
     }
     let highest = highest.map(Into::into);
     Ok(Agreed { rtc: Box::new(rtc), ufrag, types, tracks, has_data, has_feedback, highest, sdp })
+}
+
+/// What is wrong with an offer that has nothing for its room.
+fn nothing(role: Role) -> String {
+    match role {
+        Role::Publish => "the offer has no sendonly media in a codec of this room".into(),
+        Role::Play => "the offer has no recvonly media in a codec of this room".into(),
+    }
 }
 
 /// Whether who offers that would report on every packet: it says so of a payload type, and knows the extension that numbers them.
@@ -204,23 +198,4 @@ fn offers_feedback(offer: &str) -> bool {
     let knows =
         |line: &str| line.starts_with("a=extmap:") && line.contains("transport-wide-cc-extensions-01");
     offer.lines().map(str::trim_end).any(says) && offer.lines().any(knows)
-}
-
-/// The offer with media that would go both ways going one, as the answer has to say (RFC 9725, section 4.2). Who plays has no layers to
-/// send, and who has too many sends one (RFC 8853, section 5.3.2).
-fn plain(offer: &str, role: Role) -> String {
-    let way = match role {
-        Role::Publish => "a=sendonly",
-        Role::Play => "a=recvonly",
-    };
-    let mut out = String::with_capacity(offer.len() + 2 * LINES);
-    let layers = offer.lines().filter(|line| line.starts_with("a=rid:")).count();
-    let has_layers = role == Role::Publish && layers <= LAYERS;
-    let is_kept =
-        |line: &&str| has_layers || !line.starts_with("a=simulcast:") && !line.starts_with("a=rid:");
-    for line in offer.lines().filter(is_kept) {
-        out.push_str(if line == "a=sendrecv" { way } else { line });
-        out.push_str("\r\n");
-    }
-    out
 }

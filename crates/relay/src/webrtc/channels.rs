@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
-use str0m::Rtc;
 use str0m::channel::{ChannelConfig, ChannelData, ChannelId, Reliability};
+use str0m::error::{ProtoError, SctpError};
+use str0m::{Rtc, RtcError};
 
 use super::message_log::{CHANNELS, LONGEST, LONGEST_LABEL, Message, MessageLog};
 use super::session::{Alive, Ended};
@@ -128,12 +129,15 @@ impl Channels {
             if let Some(open) = channel
                 && let Some(mut channel) = rtc.channel(open.id)
             {
+                // A session has room for so many octets, and for so many messages: short ones take more than their octets.
                 match channel.write(message.is_binary, &message.data) {
                     Ok(true) => {
                         counters.messages_sent += 1;
                         is_something = true;
                     }
-                    Ok(false) if open.is_reliable => {
+                    Ok(false) | Err(RtcError::Sctp(SctpError::Proto(ProtoError::ErrOutboundQueueFull)))
+                        if open.is_reliable =>
+                    {
                         self.is_blocked = true;
                         break;
                     }

@@ -26,7 +26,8 @@ use expressway_web::{
 use http::header::{ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 
-use super::answer::{self, Identity, Role};
+use super::answer::{Identity, Role};
+use super::sdp;
 use super::table::{Entry, Name, SessionTable};
 use crate::config::{Config, Room};
 use crate::service::{Message, owner};
@@ -140,7 +141,7 @@ impl Whip {
                     source: request.remote.ip(),
                     highest: layer::of_query(&request.target)?.filter(|_| target.role == Role::Play),
                 });
-                Ok((work, answer::LONGEST))
+                Ok((work, sdp::LONGEST))
             }
             Some(name) => {
                 let entry = self.session(target, &name)?;

@@ -11,9 +11,10 @@
 //! room does not change. A publishing session puts packets into its history like any publisher of RTP. A receiving session is a cursor in
 //! it like any receiver. So RTP can be received as WebRTC, and WebRTC as RTP.
 //!
-//! * [`http`]: WHIP and WHEP requests; [`answer`]: turns an offer into a session; [`table`]: all sessions, by URL.
+//! * [`http`]: WHIP and WHEP requests; [`answer`]: turns an offer into a session; `sdp`: what an offer may have; [`table`]: all sessions, by
+//!   URL.
 //! * [`demux`]: which session a datagram is for; `addresses`: which session an address belongs to.
-//! * `worker`: the sessions of a worker; `session`, `publish`, `play`: a peer, what it sends and what it receives;
+//! * `worker`: the sessions of a worker, `members`: those of a room; `session`, `publish`, `play`: a peer, what it sends and what it receives;
 //!   `send_track`, `payloads`: a stream sent to it, and the bytes that peers share.
 //! * `layers`: which simulcast layer a session sees; `pictures`: key frames, and picture numbers.
 //! * `message_log`, `channels`: messages on data channels, and their receivers.
@@ -27,17 +28,20 @@ mod crypto;
 pub mod demux;
 pub mod http;
 mod layers;
+mod members;
 mod message_log;
 mod payloads;
 mod pictures;
 mod play;
 mod publish;
+mod sdp;
 mod send_track;
 mod session;
 pub mod table;
 mod worker;
 
-pub(crate) use worker::{Address, RoomMembers, Route, Sessions};
+pub(crate) use members::RoomMembers;
+pub(crate) use worker::{Address, Route, Sessions};
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use str0m::net::{Protocol, Receive, Transmit};
 use str0m::rtp::Ssrc;
 use str0m::{Event, IceConnectionState, IceCreds, Input, Output, Rtc, RtcError};
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, Newcomers};
 use super::answer::{Agreed, Role};
 use super::channels::Channels;
 use super::message_log::MessageLog;
@@ -86,6 +86,7 @@ pub(super) struct Session {
     pub(super) rtc: Box<Rtc>,
     /// Addresses that it was heard from.
     pub(super) addresses: Addresses,
+    newcomers: Newcomers,
     /// When ICE and DTLS have to be done.
     give_up: Option<Instant>,
     /// When its clock is to be looked at.
@@ -120,6 +121,7 @@ impl Session {
             room,
             ufrag: agreed.ufrag,
             addresses: registration.addresses(),
+            newcomers: Newcomers::new(now),
             _registration: registration,
             rtc: agreed.rtc,
             give_up: Some(give_up),
@@ -165,6 +167,10 @@ impl Session {
                 context.counters.dropped_password += 1;
                 return Ok(Heard::Dropped);
             }
+            if !self.newcomers.admit(now) {
+                context.counters.dropped_new_address += 1;
+                return Ok(Heard::Dropped);
+            }
             if !self.addresses.claim(remote, now) {
                 return Ok(Heard::Stranger);
             }
@@ -204,6 +210,7 @@ impl Session {
     pub(super) fn restart(&mut self, (own, theirs): (IceCreds, IceCreds), now: Instant) {
         self.ufrag.clone_from(&own.ufrag);
         self.addresses.restart(now);
+        self.newcomers.restart(now);
         let mut api = self.rtc.direct_api();
         api.set_local_ice_credentials(own);
         api.set_remote_ice_credentials(theirs);

@@ -207,8 +207,6 @@ pub struct Join {
 /// ICE of a session begins anew.
 #[derive(Debug)]
 pub struct Restart {
-    /// Its room, by index.
-    pub room: usize,
     /// See [`Entry::number`].
     pub session: u64,
     /// Credentials of the session, and of its peer.

@@ -13,6 +13,7 @@ use expressway_settings::SourceFile;
 use expressway_web::{Notify, Wake};
 use str0m::change::{SdpAnswer, SdpPendingOffer};
 use str0m::channel::{ChannelConfig, ChannelId, Reliability};
+use str0m::crypto::CryptoProvider;
 use str0m::media::{Direction, MediaKind, Mid, Rid, Simulcast, SimulcastLayer};
 use str0m::net::{Protocol, Receive};
 use str0m::rtp::RtpWrite;
@@ -28,6 +29,7 @@ use listed::Listed;
 
 mod addresses;
 mod channels;
+mod costs;
 mod layers;
 #[path = "../../tests/support/listed.rs"]
 mod listed;
@@ -213,6 +215,16 @@ impl Peer {
         rids: &[&str],
         now: Instant,
     ) -> Self {
+        Self::with_crypto(provider(), (port, direction), channel, rids, now)
+    }
+
+    fn with_crypto(
+        crypto: Arc<CryptoProvider>,
+        (port, direction): (u16, Direction),
+        channel: Option<ChannelConfig>,
+        rids: &[&str],
+        now: Instant,
+    ) -> Self {
         let simulcast = (!rids.is_empty()).then(|| {
             let mut simulcast = Simulcast::new();
             rids.iter().for_each(|rid| simulcast.add_send_layer(SimulcastLayer::new(rid)));
@@ -220,7 +232,7 @@ impl Peer {
         });
         let address = SocketAddr::new("192.0.2.9".parse().unwrap(), port);
         let mut rtc = Rtc::builder()
-            .set_crypto_provider(provider())
+            .set_crypto_provider(crypto)
             .set_dtls_cert(certificate().unwrap())
             .set_rtp_mode(true)
             .clear_codecs()

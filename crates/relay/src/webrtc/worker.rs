@@ -16,56 +16,15 @@ use super::addresses::ADDRESSES;
 use super::answer::{Identity, Role};
 use super::channels::Channels;
 use super::demux::{Demux, Owner, PacketKind, classify};
-use super::message_log::MessageLog;
-use super::payloads::Payloads;
+use super::members::RoomMembers;
 use super::session::{Alive, Ended, Heard, RoomContext, Session};
 use super::table::{Join, Refused, Restart};
 use crate::config::WebRtc;
-use crate::rtp::history::Position;
 use crate::rtp::{Progress, Room};
 use crate::status::{DemuxCounters, WebRtcCounters, WebRtcGauges};
 
 /// Sessions that have ended and have a DTLS alert to send.
 const CLOSING: usize = 64;
-
-/// A room's sessions, and what they share.
-#[derive(Debug, Default)]
-pub(crate) struct RoomMembers {
-    publisher: Option<usize>,
-    /// All sessions in the room.
-    sessions: Vec<usize>,
-    /// How many of them are players.
-    players: usize,
-    /// Index in `sessions` of the one served next.
-    turn: usize,
-    /// How many in a row have been sent everything.
-    idle: usize,
-    /// The ends of history and log when `idle` was last reset.
-    seen: (Position, u64),
-    payloads: Payloads,
-    log: MessageLog,
-    /// What is counted.
-    pub(crate) counters: WebRtcCounters,
-}
-
-impl RoomMembers {
-    /// Resets `idle` if there are new packets or messages.
-    pub(crate) fn look(&mut self, room: &Room) {
-        let now = (room.history().head(), self.log.head() + self.log.channels().len() as u64);
-        if std::mem::replace(&mut self.seen, now) != now {
-            self.idle = 0;
-        }
-    }
-
-    /// Whether a session may have something left to be sent.
-    pub(crate) fn has_news(&self) -> bool {
-        self.idle < self.sessions.len()
-    }
-
-    fn context<'a>(&'a mut self, room: &'a mut Room) -> RoomContext<'a> {
-        RoomContext { room, log: &mut self.log, counters: &mut self.counters }
-    }
-}
 
 /// A room and its sessions.
 pub(crate) type RoomAndMembers<'a> = (&'a mut Room, &'a mut RoomMembers);
@@ -104,6 +63,7 @@ pub(crate) struct Sessions {
     /// A session's timer is its index plus this.
     first_timer: usize,
     slab: Slab<Session>,
+    by_number: HashMap<u64, usize>,
     demux: Demux,
     /// Sessions that have something to send, each once.
     ready: VecDeque<usize>,
@@ -126,6 +86,7 @@ impl Sessions {
             most: config.limits.sessions * ADDRESSES,
             first_timer,
             slab: Slab::new(),
+            by_number: HashMap::new(),
             demux: Demux::default(),
             ready: VecDeque::new(),
             closing: VecDeque::new(),
@@ -221,6 +182,7 @@ impl Sessions {
             Session::new(agreed, (number, role, index), registration, now + self.handshake_timeout, now);
         let ufrag = session.ufrag.clone();
         let session = self.slab.insert(session);
+        self.by_number.insert(number, session);
         self.demux.add(ufrag, session);
         members.sessions.push(session);
         match role {
@@ -245,20 +207,14 @@ impl Sessions {
         (room, members): RoomAndMembers<'_>,
         timers: &mut TimerWheel,
     ) {
-        if let Some(session) = self.find(number, members) {
+        if let Some(session) = self.by_number.get(&number).copied() {
             self.end(session, Ended::Left, (room, members), timers);
         }
     }
 
-    /// The session of that number among those of a room.
-    fn find(&self, number: u64, members: &RoomMembers) -> Option<usize> {
-        let mut all = members.sessions.iter().copied();
-        all.find(|session| self.slab.get(*session).is_some_and(|one| one.number == number))
-    }
-
     /// ICE of a session begins anew (PATCH of its URL).
-    pub(crate) fn restart(&mut self, restart: Restart, members: &RoomMembers, now: Instant) {
-        let found = self.find(restart.session, members);
+    pub(crate) fn restart(&mut self, restart: Restart, now: Instant) {
+        let found = self.by_number.get(&restart.session).copied();
         let Some((index, session)) = found.and_then(|index| Some((index, self.slab.get_mut(index)?))) else {
             return restart.reply.send(Err(Refused::Gone));
         };
@@ -269,14 +225,9 @@ impl Sessions {
     }
 
     /// A session asks for no layer higher than that.
-    pub(crate) fn set_layer(
-        &mut self,
-        number: u64,
-        rid: Option<Box<str>>,
-        members: &RoomMembers,
-        now: Instant,
-    ) {
-        if let Some(session) = self.find(number, members).and_then(|index| self.slab.get_mut(index)) {
+    pub(crate) fn set_layer(&mut self, number: u64, rid: Option<Box<str>>, now: Instant) {
+        let found = self.by_number.get(&number).copied();
+        if let Some(session) = found.and_then(|index| self.slab.get_mut(index)) {
             session.set_highest(rid, now);
         }
     }
@@ -305,10 +256,15 @@ impl Sessions {
         self.forget_address(index, now);
         // What it has taken makes room.
         let Some(session) = self.slab.get_mut(index) else { return };
-        let alive = match session.channels.as_ref().is_some_and(Channels::is_blocked) {
+        let was_blocked = session.channels.as_ref().is_some_and(Channels::is_blocked);
+        let alive = match was_blocked {
             true => alive.and_then(|()| session.write_messages(&mut members.context(room), now)),
             false => alive,
         };
+        // What it has room for besides comes in its turn.
+        if was_blocked && session.channels.as_ref().is_some_and(|channels| channels.has_more(&members.log)) {
+            members.idle = 0;
+        }
         self.after(index, alive, (room, members), timers);
     }
 
@@ -379,6 +335,7 @@ impl Sessions {
         timers: &mut TimerWheel,
     ) {
         let Some(mut session) = self.slab.try_remove(index) else { return };
+        self.by_number.remove(&session.number);
         timers.cancel(self.first_timer + index);
         self.demux.remove(&session.ufrag);
         for remote in session.addresses.clear() {
@@ -388,9 +345,8 @@ impl Sessions {
         if members.publisher == Some(index) {
             members.publisher = None;
         }
-        members.sessions.retain(|member| *member != index);
+        members.remove(index);
         members.players -= usize::from(session.role == Role::Play);
-        (members.turn, members.idle) = (0, 0);
         if members.sessions.is_empty() {
             members.payloads.clear();
             members.log.clear();

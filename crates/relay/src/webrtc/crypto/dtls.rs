@@ -111,12 +111,12 @@ impl DtlsInstance for Handshake {
     }
 }
 
-/// P-256 and both lengths of AES-GCM, which all of WebRTC speaks (RFC 8827, section 6.5).
+/// P-256 and both lengths of AES-GCM, which all of WebRTC speaks (RFC 8827, section 6.5). Keys are exchanged by no other curve: a flight of
+/// a handshake is one piece of work, and P-384 takes longer.
 fn provider() -> CryptoProvider {
     static SUITES: [&dyn SupportedDtls12CipherSuite; 2] = [&AES_128, &AES_256];
     static SUITES_13: [&dyn SupportedDtls13CipherSuite; 1] = [&Unoffered];
-    static GROUPS: [&dyn SupportedKxGroup; 2] =
-        [&Group(NamedGroup::Secp256r1), &Group(NamedGroup::Secp384r1)];
+    static GROUPS: [&dyn SupportedKxGroup; 1] = [&P256];
     CryptoProvider {
         kx_groups: &GROUPS,
         signature_verification: &Boring,
@@ -325,42 +325,38 @@ impl SupportedDtls13CipherSuite for Unoffered {
     }
 }
 
-/// A curve for the exchange of keys.
+/// The curve for the exchange of keys.
 #[derive(Debug)]
-struct Group(NamedGroup);
+struct P256;
 
-fn curve(group: NamedGroup) -> Result<EcGroup, ErrorStack> {
-    EcGroup::from_curve_name(match group {
-        NamedGroup::Secp384r1 => Nid::SECP384R1,
-        _ => Nid::X9_62_PRIME256V1,
-    })
+fn curve() -> Result<EcGroup, ErrorStack> {
+    EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)
 }
 
 struct KeyShare {
-    group: NamedGroup,
     key: EcKey<Private>,
     public: Vec<u8>,
 }
 
 impl std::fmt::Debug for KeyShare {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "KeyShare({:?})", self.group)
+        out.write_str("KeyShare(..)")
     }
 }
 
-impl SupportedKxGroup for Group {
+impl SupportedKxGroup for P256 {
     fn name(&self) -> NamedGroup {
-        self.0
+        NamedGroup::Secp256r1
     }
 
     fn start_exchange(&self, _: Buf) -> Result<Box<dyn ActiveKeyExchange>, CryptoError> {
         let start = || -> Result<KeyShare, ErrorStack> {
-            let group = curve(self.0)?;
+            let group = curve()?;
             let key = EcKey::generate(&group)?;
             let mut context = BigNumContext::new()?;
             let form = PointConversionForm::UNCOMPRESSED;
             let public = key.public_key().to_bytes(&group, form, &mut context)?;
-            Ok(KeyShare { group: self.0, key, public })
+            Ok(KeyShare { key, public })
         };
         Ok(Box::new(start().map_err(failed(CryptoOperation::GenerateEphemeralKey))?))
     }
@@ -373,7 +369,7 @@ impl ActiveKeyExchange for KeyShare {
 
     fn complete(self: Box<Self>, peer: &[u8], out: &mut Buf) -> Result<(), CryptoError> {
         let derive = || -> Result<Vec<u8>, ErrorStack> {
-            let group = curve(self.group)?;
+            let group = curve()?;
             let mut context = BigNumContext::new()?;
             // Points that are not on the curve are refused.
             let point = EcPoint::from_bytes(&group, peer, &mut context)?;
@@ -383,14 +379,14 @@ impl ActiveKeyExchange for KeyShare {
             deriver.set_peer(&peer)?;
             deriver.derive_to_vec()
         };
-        let secret = derive().map_err(|_| CryptoError::InvalidPublicKey(self.group))?;
+        let secret = derive().map_err(|_| CryptoError::InvalidPublicKey(self.group()))?;
         out.clear();
         out.extend_from_slice(&secret);
         Ok(())
     }
 
     fn group(&self) -> NamedGroup {
-        self.group
+        NamedGroup::Secp256r1
     }
 }
 
@@ -452,6 +448,7 @@ impl SignatureVerifier for Boring {
         let curve = key.ec_key().map_err(|_| CryptoError::UnsupportedPublicKeyAlgorithm)?;
         let group = match curve.group().curve_name() {
             Some(Nid::X9_62_PRIME256V1) => NamedGroup::Secp256r1,
+            // dimpl tests a provider by it.
             Some(Nid::SECP384R1) => NamedGroup::Secp384r1,
             _ => return Err(CryptoError::UnsupportedEcCurve),
         };
@@ -479,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_point_off_the_curve_is_refused() {
-        let exchange = Group(NamedGroup::Secp256r1).start_exchange(Buf::new()).unwrap();
+        let exchange = P256.start_exchange(Buf::new()).unwrap();
         let mut point = exchange.pub_key().to_vec();
         point[64] ^= 1;
         assert!(exchange.complete(&point, &mut Buf::new()).is_err());

@@ -45,7 +45,7 @@ pub(super) fn set(shared: &Shared, (room, session): (usize, u64), text: &str) ->
     })?;
     let rid = choice.encoding_id.map(checked).transpose()?;
     let worker = &shared.workers[owner(room, shared.workers.len())];
-    match worker.try_send(Message::Layer(room, session, rid.map(Into::into))) {
+    match worker.try_send(Message::Layer(session, rid.map(Into::into))) {
         Ok(()) => Ok(()),
         Err(Rejected::Full(_) | Rejected::Closed(_)) => Err(Refusal::busy()),
     }

@@ -78,8 +78,8 @@ impl Restarting {
         let answer = answer.ok_or_else(|| refused("no candidate can be told"))?;
         let asked = Asked { name: self.name, tag: own.ufrag.as_str().into(), fragment: answer };
         let (reply, receiver) = ReplySender::new(wake.clone());
-        let (room, session) = (self.entry.room, self.entry.number);
-        let restart = Restart { room, session, credentials: (own, theirs), reply };
+        let session = self.entry.number;
+        let restart = Restart { session, credentials: (own, theirs), reply };
         match shared.workers[worker].try_send(Message::Restart(Box::new(restart))) {
             Ok(()) => Ok(Some((receiver, asked))),
             Err(Rejected::Full(_) | Rejected::Closed(_)) => Err(Refusal::busy()),

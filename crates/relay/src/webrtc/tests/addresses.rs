@@ -122,7 +122,7 @@ fn an_address_that_a_session_has_left_may_be_anothers() {
 /// What a worker says to another ICE session of the second session in its room.
 fn restart(bed: &mut Bed, session: u64, credentials: (IceCreds, IceCreds)) -> Option<Result<(), Refused>> {
     let (reply, receiver) = ReplySender::new(Wake::new(Arc::new(Silent), 0));
-    let restart = Restart { room: 0, session, credentials, reply };
+    let restart = Restart { session, credentials, reply };
     bed.mailboxes[0].try_send(Message::Restart(Box::new(restart))).unwrap();
     bed.workers[0].turn(bed.now).unwrap();
     receiver.try_recv()
@@ -148,4 +148,23 @@ fn ice_begins_anew_from_another_network() {
     assert_eq!(player.packets.len(), 19);
     bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(40));
     assert_eq!(bed.counters(0).ended_lost, 0, "it is the same session");
+}
+
+#[test]
+fn ice_is_not_shown_endless_addresses() {
+    let (mut bed, mut publisher, mut player) = connected("", [None, None]);
+    let request = requests(&mut player, &mut bed).remove(0);
+    let own = player.address;
+    for port in 10_000..11_000 {
+        let datagram = (request.clone(), SocketAddr::new(own.ip(), port), media());
+        bed.workers[0].io_mut().arriving.push(datagram);
+    }
+    while bed.workers[0].turn(bed.now).unwrap().has_more() {}
+    // It was shown the player's own, eight at once, and one a second since.
+    let dropped = bed.counters(0).dropped_new_address;
+    assert!((980..1000).contains(&dropped), "{dropped}");
+    // The player is where it was, and its own requests say so.
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(10));
+    publish(&mut bed, &mut publisher, &mut player, 1..10);
+    assert_eq!((player.packets.len(), bed.counters(0).ended_lost), (9, 0));
 }

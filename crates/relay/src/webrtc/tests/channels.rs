@@ -108,3 +108,27 @@ fn an_unreliable_channel_drops_what_finds_no_room() {
     assert!(counters.dropped_slow_message > 0 && counters.closed_channels == 0, "{counters:?}");
     assert!(player.open.iter().any(|(_, label, _)| label == "all"));
 }
+
+#[test]
+fn short_messages_are_bounded_by_their_number() {
+    let all = channel("all", true, Reliability::Reliable);
+    let more = "data = \"publisher\"\nslow_data = \"skip\"";
+    let (mut bed, mut publisher, mut player) = connected(more, [Some(all.clone()), Some(all)]);
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(1));
+    player.is_deaf = true;
+    for number in 0..1000u16 {
+        while !say(&mut publisher, "all", &number.to_be_bytes()) {
+            bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(20));
+        }
+        bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_millis(5));
+    }
+    assert_eq!(bed.counters(0).messages, 1000);
+    // 2000 octets would find room, and 1000 messages do not: the room keeps 256, and the session 512.
+    let sent = bed.counters(0).messages_sent;
+    assert!((500..=512).contains(&sent), "{sent}");
+    player.is_deaf = false;
+    bed.run(&mut [&mut publisher, &mut player], 0, Duration::from_secs(10));
+    assert!(bed.counters(0).skipped_messages > 0);
+    let last = player.messages.last().unwrap();
+    assert_eq!(u16::from_be_bytes([last[0], last[1]]), 999, "what is kept has come");
+}

@@ -107,7 +107,7 @@ fn reach(bed: &mut Bed, camera: &mut Camera, player: &mut Peer, layer: char) {
 }
 
 fn ask(bed: &mut Bed, rid: Option<&str>) {
-    bed.mailboxes[0].try_send(Message::Layer(0, 1, rid.map(Into::into))).unwrap();
+    bed.mailboxes[0].try_send(Message::Layer(1, rid.map(Into::into))).unwrap();
 }
 
 #[test]
