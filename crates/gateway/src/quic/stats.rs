@@ -104,7 +104,7 @@ counters! {
         pub dropped_local_error: u64,
         /// DATAGRAM frames (RFC 9221), which nothing reads.
         pub dropped_datagram_frame: u64,
-        /// Streams of WebTransport sessions that were not there, or too many before they were.
+        /// Streams of WebTransport sessions that were not there, or too many before they were, and streams that did not say what they are.
         pub refused_webtransport_stream: u64,
         /// WebTransport sessions beyond the one of a connection, or refused by whom they were for.
         pub refused_webtransport_session: u64,

@@ -64,7 +64,7 @@ impl Connection {
     /// Reads what a stream is.
     fn read_head(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> Result<(), Error> {
         let is_bidirectional = stream & 2 == 0;
-        let mut head = self.heads.remove(&stream).unwrap_or_default();
+        let (mut head, since) = self.heads.take(stream, turn.now);
         loop {
             let wanted = head.wanted();
             let (length, is_last) = match turn.link.transport.receive(stream, &mut scratch[..wanted]) {
@@ -104,7 +104,7 @@ impl Connection {
         }
         // One that was stopped has nothing, and may be named all the same.
         if !head.read().is_empty() {
-            self.heads.insert(stream, head);
+            self.heads.keep(stream, (head, since), &turn.link.account);
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ impl Connection {
     }
 
     /// Ends both sides of a stream that no session has.
-    fn refuse(&self, turn: &mut Turn<'_>, stream: u64, code: u64) {
+    pub(super) fn refuse(&self, turn: &mut Turn<'_>, stream: u64, code: u64) {
         turn.worker.stats.refused_webtransport_stream += 1;
         turn.link.transport.stop_with(stream, code);
         if stream & 2 == 0 {
