@@ -63,7 +63,7 @@ impl Moq {
         out.extend([
             gauge(
                 "relay_moq_memory_bytes",
-                "Bytes on their way to peers of Media over QUIC that these have not acknowledged, and what they take beside.",
+                "Bytes on their way to peers of Media over QUIC that these have not acknowledged, and bytes of theirs that were not read or are incomplete messages, with what they take beside.",
                 memory.total(),
             ),
             gauge("relay_moq_memory_budget_bytes", "Bytes that these may be.", memory.budget()),
