@@ -41,7 +41,7 @@ E2E = {
     "observe": ["dump"],
     "origin": ["origin", "cache"],
     "pcap": ["dump", "gen"],
-    "relay": ["relay"],
+    "relay": ["relay*", "moq*"],
     "sequence": ["sequence", "recv"],
     "tcp": ["tcp", "hostile"],
     "settings": ["operation"],

@@ -5,14 +5,16 @@ answered as it should be, the process grows by no more than its configuration sa
 """
 
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from harness import clients, origins
-from harness.hostile import SERVER_PREFIX, Attack, beside_gateway, cpu_seconds, go_first
+from harness.hostile import CONNECTION, SERVER_PREFIX, SLACK, Attack, beside_gateway, cpu_seconds, go_first, resident
 from harness.lab import Lab
+from harness.namespace import run_inside
 from harness.server import Server, address
 
 
@@ -84,6 +86,7 @@ OVER_TCP = [
     Case("tcp_pings", {"tcp_refused_total": 1}, {"closed": 1}),
     Case("tcp_slow_heads", {"tcp_refused_total": 5}, {"connections": 50}),
     Case("tcp_unread", {"tcp_requests_total": 50}, {"connections": 50}),
+    Case("tcp_parts", {"tcp_refused_total": 5}, {"connections": 50}),
 ]
 
 FIRST_PACKETS = [
@@ -232,4 +235,29 @@ def test_who_sends_a_little_now_and_then_holds_no_request_of_an_origin(lab: Lab,
         server.wait_for("room", lambda m: m.sum("requests_active") == 0)
         (reply,) = origins.ask(lab, certificates, [{"path": "/next"}])
         assert reply.status == 200
+        survived(server)
+
+
+@pytest.mark.parametrize("name", ["tcp_unread_bodies"])
+def test_bodies_over_tcp_that_nobody_reads_are_counted(lab: Lab, make_server, certificates: Path, name: str) -> None:
+    port, many = 8002, 100
+    # All requests but one wait for its connection, and that one for an answer.
+    site = f'origin = "app"\n[[origin]]\nname = "app"\nservers = ["http://127.0.0.1:{port}"]\nmax_connections = 1\n'
+    with run_inside(lab.server_namespace, lambda: socket.create_server(("127.0.0.1", port))):
+        server = make_server(lab, root=None, site=site)
+        pid, before = server.process.pid, server.metrics().sum("memory_bytes")
+        held = resident(pid)
+        attack = Attack(lab, address(lab.server["ipv4"]), name, certificates)
+        try:
+            server.wait_for("connections", lambda m: m.sum("tcp_connections") >= many)
+            # What a pipe takes is a half; HTTP/2 has the other.
+            server.wait_for("bodies", lambda m: m.sum("memory_bytes") - before >= many * 220_000)
+            grown, during = resident(pid) - held, server.metrics()
+        finally:
+            report = attack.stop()
+        counted, connections = during.sum("memory_bytes") - before, during.sum("tcp_connections")
+        print(f"grown {grown}, counted {counted}, {connections} connections, {report}")
+        assert grown <= int(1.2 * counted) + connections * CONNECTION + SLACK
+        assert during.sum("tcp_request_bytes") >= many * 220_000
+        server.wait_for("nothing", lambda m: m.sum("tcp_connections") == 0 and m.sum("memory_bytes") - before < 1 << 20)
         survived(server)

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PEERS, CASES = ROOT / "tests/peers", sorted((ROOT / "tests/e2e").glob("test_*hostile*.py"))
 # What stands in for an attack in the rounds without one: tests/e2e/harness/hostile.py.
-PLAIN = {"plain", "plain_connections"}
+PLAIN = {"plain", "plain_connections", "moq_plain"}
 
 
 def attacks(file: Path) -> set[str]:

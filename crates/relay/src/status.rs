@@ -232,6 +232,8 @@ counters! {
         pub starved: AtomicU64,
         /// Sessions that acknowledged nothing of what was on its way for 30 seconds.
         pub ended_stalled: AtomicU64,
+        /// Streams on which a message was incomplete for 10 seconds.
+        pub ended_incomplete: AtomicU64,
         /// Publishers that were not heard from any more.
         pub ended_vanished: AtomicU64,
     }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use boring::ssl::Ssl;
 use expressway_tls::ACME_TLS_ALPN;
 use expressway_web::Scheme;
+use expressway_web::memory::Memory;
 use hyper::rt::Executor;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
@@ -34,6 +35,9 @@ pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
 
 /// The same of all bodies of a connection.
 const CONNECTION_WINDOW: u32 = 256 << 10;
+
+/// The window that every connection begins with (RFC 9113, section 6.9.2): the least that it can have.
+pub(crate) const FIRST_WINDOW: u32 = 65_535;
 
 /// Octets of a stream that hyper takes beyond what the client takes.
 const SEND_BUFFER: usize = 64 << 10;
@@ -182,11 +186,17 @@ fn h1(limits: &Limits) -> http1::Builder {
     builder
 }
 
+/// Octets of all bodies of an HTTP/2 connection that a client may send before they are read: the least where memory is scarce.
+pub(crate) fn window(memory: &Memory) -> u32 {
+    if memory.share() < CONNECTION_WINDOW as usize { FIRST_WINDOW } else { CONNECTION_WINDOW }
+}
+
 fn h2(limits: &Limits, watch: &Arc<Watch>) -> http2::Builder<Tasks> {
+    let window = watch.window;
     let mut builder = http2::Builder::new(Tasks(Arc::clone(watch)));
     builder
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW.min(window))
+        .initial_connection_window_size(window)
         .max_concurrent_streams(limits.max_requests)
         .max_header_list_size(u32::try_from(2 * limits.max_header).unwrap_or(u32::MAX))
         .max_send_buf_size(SEND_BUFFER)

@@ -18,7 +18,8 @@
 //!
 //! Each worker has a listening socket for every address (`SO_REUSEPORT`), bound while the process may still bind to
 //! ports below 1024. A request's body goes into a pipe. A response's chunks come from the exchange as reference-counted
-//! slices, and are charged to the connection's account until they are sent.
+//! slices, and are charged to the connection's account until they are sent. What hyper has read and nobody has taken is charged too; with
+//! more of it than the memory that is left permits, a connection is ended.
 //!
 //! A watch is one timer, armed for the next deadline of handshake, head, idleness, body or response. HTTP/2 responses
 //! run in tasks of their own, so that one which the client does not read can be ended alone. Everything that a client
@@ -45,6 +46,7 @@ mod setup;
 mod stats;
 mod transaction;
 mod turn;
+mod unread;
 mod upload;
 mod watch;
 mod wire;

@@ -38,10 +38,12 @@ pub(crate) enum Refusal {
     RequestTimeout,
     /// A response was not taken.
     ResponseTimeout,
+    /// More came that was not read than there is memory for.
+    Memory,
 }
 
 impl Refusal {
-    const NAMES: [&'static str; 13] = [
+    const NAMES: [&'static str; 14] = [
         "connections",
         "address",
         "shed",
@@ -55,6 +57,7 @@ impl Refusal {
         "flood",
         "request-timeout",
         "response-timeout",
+        "memory",
     ];
 
     /// Its name on the metrics page.
@@ -160,7 +163,11 @@ impl Stats {
         let held = self.ledger.as_ref().map(|ledger| ledger.levels()).unwrap_or_default();
         for (name, help, value) in [
             ("tcp_response_bytes", "Bytes of responses over TCP that wait to be sent.", held.responses),
-            ("tcp_request_bytes", "Bytes of requests over TCP, while they are answered.", held.requests),
+            (
+                "tcp_request_bytes",
+                "Bytes of requests over TCP: what has come and nobody has read, and what is kept while they are answered.",
+                held.requests,
+            ),
         ] {
             all.push(Metric { name, help, kind: Gauge, label: None, value: value as u64 });
         }

@@ -99,6 +99,7 @@ impl Coming {
                 }
                 if let Some(Ok(frame)) = &next {
                     let octets = frame.data_ref().map_or(0, Bytes::len);
+                    self.watch.took(octets);
                     self.watch.carried(2 * octets);
                     self.received += octets as u64;
                 }

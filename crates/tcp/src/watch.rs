@@ -12,10 +12,12 @@ use expressway_web::patience::{Pace, patience};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::connection;
 use crate::connections::ConnectionPermit;
 use crate::follow::{About, Follow};
 use crate::setup::Limits;
 use crate::stats::{Refusal, add, sub};
+use crate::unread::Unread;
 use crate::worker::Shared;
 use crate::writes::Writes;
 
@@ -40,6 +42,12 @@ const PARDON: i64 = 8 << 10;
 
 /// What a request allows, in octets: its header section, and what belongs to it.
 const PER_REQUEST: i64 = 4 << 10;
+
+/// Octets that hyper may have of a connection, with what they take beside, whatever memory is left: HTTP/2's first window.
+const UNREAD: usize = (connection::FIRST_WINDOW as usize) / 4 * 5;
+
+/// The same when nothing is left.
+const LEAST: usize = 16 << 10;
 
 /// Requests that a client may have abandoned beyond those that it took the answers of (CVE-2023-44487).
 const ABANDONED: u32 = 500;
@@ -94,6 +102,9 @@ struct State {
     pardoned: Instant,
     doomed: Option<Refusal>,
     lingers: bool,
+    unread: Unread,
+    /// Since when a header section is incomplete (HTTP/2).
+    section_since: Option<Instant>,
 }
 
 /// A connection.
@@ -104,6 +115,8 @@ pub(crate) struct Watch {
     pub(crate) remote: SocketAddr,
     pub(crate) limits: Limits,
     pub(crate) is_h2: bool,
+    /// Octets of all bodies that an HTTP/2 client may send before they are read.
+    pub(crate) window: u32,
     permit: ConnectionPermit,
     follow: Follow,
     state: Mutex<State>,
@@ -125,6 +138,9 @@ impl Watch {
         permit: ConnectionPermit,
     ) -> Arc<Self> {
         let now = Instant::now();
+        let account = Account::new(&worker.ledger, limits.send_window, limits.connection_memory);
+        account.follow();
+        let window = connection::window(worker.ledger.memory());
         let state = State {
             requests: HashMap::new(),
             begun: 0,
@@ -144,12 +160,13 @@ impl Watch {
             pardoned: now,
             doomed: None,
             lingers: false,
+            unread: Unread::new(&account, is_h2, window as usize, 2 * limits.max_header),
+            section_since: None,
         };
-        let account = Account::new(&worker.ledger, limits.send_window, limits.connection_memory);
-        account.follow();
         let worker = Arc::clone(worker);
         let follow = Follow::default();
-        Arc::new(Self { worker, account, remote, limits, is_h2, permit, follow, state: Mutex::new(state) })
+        let state = Mutex::new(state);
+        Arc::new(Self { worker, account, remote, limits, is_h2, window, permit, follow, state })
     }
 
     /// What it tells whoever traces.
@@ -172,8 +189,9 @@ impl Watch {
         state.next += 1;
         state.newest = Some(id);
         state.head_since = None;
+        state.unread.take_head();
         // Much of a body that is not wanted may be on its way before the client knows.
-        state.credit(PER_REQUEST + if has_body { i64::from(crate::connection::STREAM_WINDOW) } else { 0 });
+        state.credit(PER_REQUEST + if has_body { i64::from(connection::STREAM_WINDOW) } else { 0 });
         let request = Request { is_begun: false, waits: true, taken: 0, pace: Pace::default(), task: None };
         let was_idle = state.is_idle();
         state.requests.insert(id, request);
@@ -238,6 +256,7 @@ impl Watch {
     fn rest(&self, mut state: MutexGuard<'_, State>) {
         if state.is_idle() {
             state.idle_since = Instant::now();
+            state.unread.rest();
             drop(state);
             self.permit.rest();
             // Its deadline is another now.
@@ -314,14 +333,22 @@ impl Watch {
         }
     }
 
-    /// So many octets came of the connection. False: it wastes our time.
-    pub(crate) fn received(&self, octets: usize) -> bool {
-        add(&self.worker.stats.received[usize::from(self.is_h2)], octets as u64);
+    /// Octets came of the connection. False: it wastes our time, or takes more memory than there is.
+    pub(crate) fn received(&self, octets: &[u8]) -> bool {
+        add(&self.worker.stats.received[usize::from(self.is_h2)], octets.len() as u64);
         let mut state = self.lock();
-        if state.is_idle() && state.head_since.is_none() {
+        let is_idle = state.is_idle();
+        if is_idle && state.head_since.is_none() {
             state.head_since = Some(Instant::now());
         }
-        state.left -= octets as i64;
+        state.unread.receive(octets, is_idle);
+        let since = state.section_since.take();
+        state.section_since = state.unread.is_in_section().then(|| since.unwrap_or_else(Instant::now));
+        if self.holds_too_much(state.unread.octets()) {
+            state.doomed.get_or_insert(Refusal::Memory);
+            return false;
+        }
+        state.left -= octets.len() as i64;
         if state.left < 0 {
             let now = Instant::now();
             let seconds = now.duration_since(state.pardoned).as_secs_f64();
@@ -333,6 +360,21 @@ impl Watch {
             return false;
         }
         true
+    }
+
+    /// More is unread than a connection may have with the memory that is left.
+    fn holds_too_much(&self, unread: usize) -> bool {
+        if unread <= LEAST {
+            return false;
+        }
+        let memory = self.worker.ledger.memory();
+        let least = if memory.left() > 0.0 { UNREAD } else { LEAST };
+        unread > least && unread > memory.share().min(self.limits.connection_memory)
+    }
+
+    /// A piece of a body was taken of what came.
+    pub(crate) fn took(&self, octets: usize) {
+        self.lock().unread.take(octets);
     }
 
     /// So many of the octets that came, or went, were of bodies.
@@ -385,6 +427,9 @@ impl Watch {
             if late(since.into(), patience + patience / 4) {
                 return Verdict::End(Some(Refusal::ResponseTimeout));
             }
+        }
+        if state.section_since.is_some_and(|since| late(since, self.limits.header_timeout)) {
+            return Verdict::End(Some(Refusal::HeaderTimeout));
         }
         if state.is_idle() {
             let head = state.head_since.filter(|_| !self.is_h2);

@@ -245,7 +245,7 @@ impl AsyncRead for Wire {
             let (follow, about) = self.watch.follow();
             follow.read(about, began);
         }
-        if octets > 0 && !self.watch.received(octets) {
+        if octets > 0 && !self.watch.received(&buffer.filled()[before..]) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Poll::Ready(Ok(()))

@@ -30,6 +30,8 @@ SERVER_PREFIX = ("taskset", "-c", str(SERVER_CORE), "nice", "-n", "-15", "setsid
 # Requests a second of the good client, and how long each measurement is.
 RATE = 300
 SECONDS = 0.5
+# Groups a second of the one in a room.
+ROOM_RATE = 100
 # What a time may be off by whoever is attacked by whom, in microseconds: a wake-up that comes late, a burst of
 # another client that was there first.
 FLOOR = 3000
@@ -40,6 +42,8 @@ JUDGED = os.environ.get("EXPRESSWAY_HOSTILE_P99") == "1"
 # The bucket's bound beyond which a turn is long. What a turn is bound to is a tenth of that, but in a build without
 # optimisation, on a machine with other things to do.
 LONG_TURN = "0.01"
+# Metrics of what a process says that it holds for its clients.
+COUNTED = ("memory_bytes", "relay_moq_memory_bytes")
 # What a connection takes beside what is counted, at most, in bytes (SECURITY.md).
 CONNECTION = 150_000
 # What the process may grow by for nobody in particular: buffers of workers and of the allocator, which keeps what was freed.
@@ -142,6 +146,11 @@ class Good(Child):
     def of_fanout(cls, lab: Lab, feed: str, tcp: str) -> "Good":
         """Sends a feed at a steady rate and subscribes to it, now and then anew."""
         return cls(lab, PEERS / "venv/bin/python", CLIENTS / "feed_times.py", feed, tcp, str(RATE))
+
+    @classmethod
+    def of_room(cls, lab: Lab, connect: str) -> "Good":
+        """Publishes in a room of Media over QUIC at a steady rate and subscribes to that, and now and then connects anew."""
+        return cls(lab, PEERS / "venv/bin/python", CLIENTS / "moq_times.py", connect, str(ROOM_RATE))
 
     def measure(self, seconds: float = SECONDS) -> tuple[Times, Times]:
         """Times of requests on connections that are there, and of those that connect first. All are answered."""
@@ -264,8 +273,8 @@ def beside(
             outcome.cpu += cpu_seconds(pid) - spent
             outcome.grown = max(outcome.grown, resident(pid) - held)
             during = server.metrics()
-            if during.has("memory_bytes"):
-                outcome.counted = max(outcome.counted, during.sum("memory_bytes") - outcome.before.sum("memory_bytes"))
+            for counted in (name for name in COUNTED if during.has(name)):
+                outcome.counted = max(outcome.counted, during.sum(counted) - outcome.before.sum(counted))
                 outcome.connections = max(outcome.connections, during.sum("connections") + during.sum("tcp_connections"))
             if each:
                 each()

@@ -17,6 +17,7 @@ from functools import partial
 import cases
 import handshake
 import listeners
+import moq
 import play
 import streams
 import tcp
@@ -24,7 +25,7 @@ import transport
 from report import Report
 from wire import Target
 
-ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners, tcp) for attack in part.ATTACKS}
+ATTACKS = {attack.__name__: attack for part in (streams, transport, handshake, listeners, tcp, moq) for attack in part.ATTACKS}
 ATTACKS |= {f"costly_requests {name}": partial(streams.costly_requests, names=[name]) for name in streams.COSTLY}
 
 

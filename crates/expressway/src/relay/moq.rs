@@ -63,7 +63,7 @@ impl Moq {
         out.extend([
             gauge(
                 "relay_moq_memory_bytes",
-                "Unacknowledged bytes in flight to peers, with overhead.",
+                "Bytes in flight to peers, and of peers unread or incomplete, with overhead.",
                 memory.total(),
             ),
             gauge("relay_moq_memory_budget_bytes", "Limit of relay_moq_memory_bytes.", memory.budget()),

@@ -104,7 +104,7 @@ counters! {
         pub dropped_local_error: u64,
         /// DATAGRAM frames (RFC 9221), which nothing reads.
         pub dropped_datagram_frame: u64,
-        /// Streams dropped: unknown WebTransport session, or too many before it began.
+        /// Streams dropped: unknown WebTransport session, too many before it began, or no type in time.
         pub refused_webtransport_stream: u64,
         /// WebTransport sessions refused: the connection already has one, or the application rejected it.
         pub refused_webtransport_session: u64,

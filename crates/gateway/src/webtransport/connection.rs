@@ -1,14 +1,15 @@
 //! A connection of HTTP/3 with a session on it: its life cycle.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use expressway_h3::webtransport::{HeadReader, SETTINGS};
+use expressway_h3::webtransport::SETTINGS;
 use expressway_h3::{CapsuleReader, Error, RequestReader, Scope, capsule, code};
 
 use super::Service;
+use super::heads::Heads;
 use super::streams::Early;
 use crate::h3::incoming::Incoming;
 use crate::h3::peer::Peer;
@@ -31,8 +32,8 @@ pub(super) struct Connection {
     pub(super) service: Arc<dyn Service>,
     pub(super) peer: Peer,
     begun: Instant,
-    /// Streams whose beginning is incomplete.
-    pub(super) heads: HashMap<u64, HeadReader>,
+    /// Streams whose beginning is incomplete, each of which has as long as the session to be asked for.
+    pub(super) heads: Heads,
     /// Requests whose header section is, each of which has as long as the session to be asked for.
     pub(super) requests: Incoming,
     /// The first request stream beyond all that the client has used.
@@ -104,7 +105,7 @@ impl Connection {
             service,
             peer: Peer::new(MAX_SECTION, &SETTINGS),
             begun: turn.now,
-            heads: HashMap::new(),
+            heads: Heads::default(),
             requests: Incoming::default(),
             next_request: 0,
             begun_requests: 0,
@@ -268,7 +269,8 @@ impl Connection {
     pub(super) fn own_deadline(&self) -> Option<Instant> {
         let setup = (self.inner.is_none() && !self.is_over).then(|| self.begun + SETUP_TIMEOUT);
         let incomplete = self.requests.oldest().map(|(_, since)| since + SETUP_TIMEOUT);
-        self.closes.or(setup).into_iter().chain(incomplete).min()
+        let heads = self.heads.deadline(SETUP_TIMEOUT);
+        self.closes.or(setup).into_iter().chain(incomplete).chain(heads).min()
     }
 
     /// It is then.
@@ -277,6 +279,9 @@ impl Connection {
             && since + SETUP_TIMEOUT <= turn.now
         {
             self.abort(turn, stream, code::REQUEST_INCOMPLETE);
+        }
+        for stream in self.heads.overdue(SETUP_TIMEOUT, turn.now) {
+            self.refuse(turn, stream, code::WT_BUFFERED_STREAM_REJECTED);
         }
         if self.own_deadline().is_none_or(|at| at > turn.now) {
             return;

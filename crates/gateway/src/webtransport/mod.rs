@@ -27,6 +27,7 @@
 //!   sent: with many cuts such a session stalls.
 
 mod connection;
+mod heads;
 mod opening;
 mod protocols;
 mod session;

@@ -1,11 +1,11 @@
 //! Streams that a client opens: which of them are the session's.
 
-use expressway_h3::webtransport::{HeadReader, Kind};
+use expressway_h3::webtransport::Kind;
 use expressway_h3::{Error, code};
 
 use super::connection::Connection;
 use crate::quic::Turn;
-use crate::quic::engine::{Received, Transport};
+use crate::quic::engine::Received;
 
 /// Streams that may wait for their session: as many as a client opens within the round trip that its request takes to be answered.
 pub(super) const EARLY: usize = 32;
@@ -17,37 +17,6 @@ pub(super) struct Early {
     session: u64,
     /// It has ended with its head.
     is_last: bool,
-}
-
-/// What is known of a stream's head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Head {
-    Incomplete,
-    /// The stream has ended within it.
-    Ended,
-    Reset,
-    /// What the stream is, and whether it has ended with its head.
-    Known(Kind, bool),
-}
-
-/// Reads on in the head of a stream.
-fn advance(transport: &mut Transport, stream: u64, reader: &mut HeadReader, scratch: &mut [u8]) -> Head {
-    let is_bidirectional = stream & 2 == 0;
-    loop {
-        let wanted = reader.wanted();
-        let (length, is_last) = match transport.receive(stream, &mut scratch[..wanted]) {
-            Received::Data { length, last } => (length, last),
-            Received::Reset => return Head::Reset,
-            Received::Nothing => return Head::Incomplete,
-        };
-        reader.take(&scratch[..length]);
-        match reader.kind(is_bidirectional) {
-            Some(kind) => return Head::Known(kind, is_last),
-            None if is_last => return Head::Ended,
-            None if length < wanted => return Head::Incomplete,
-            None => {}
-        }
-    }
 }
 
 /// Codes of connections beyond those of HTTP/3's requests.
@@ -95,45 +64,49 @@ impl Connection {
     /// Reads what a stream is.
     fn read_head(&mut self, turn: &mut Turn<'_>, stream: u64, scratch: &mut [u8]) -> Result<(), Error> {
         let is_bidirectional = stream & 2 == 0;
-        let mut new = HeadReader::default();
-        let kept = self.heads.get_mut(&stream);
-        let is_kept = kept.is_some();
-        let reader = kept.unwrap_or(&mut new);
-        let head = advance(&mut turn.link.transport, stream, reader, scratch);
-        let read = *reader;
-        if head == Head::Incomplete {
-            // One that was stopped has nothing, and may be named all the same.
-            if !is_kept && !read.read().is_empty() {
-                self.heads.insert(stream, read);
-            }
-            return Ok(());
-        }
-        if is_kept {
-            self.heads.remove(&stream);
-        }
-        match head {
-            Head::Known(Kind::Session(session), is_last) => {
-                self.accept(turn, Early { stream, session, is_last })
-            }
-            Head::Known(Kind::Other, is_last) if is_bidirectional => {
-                self.read_request(turn, stream, (read.read(), is_last), scratch)
-            }
-            Head::Known(Kind::Other, is_last) => {
-                let transport = &mut turn.link.transport;
-                if !self.peer.take(transport, stream, read.read(), |_, _, _| Ok(()))? {
+        let (mut head, since) = self.heads.take(stream, turn.now);
+        loop {
+            let wanted = head.wanted();
+            let (length, is_last) = match turn.link.transport.receive(stream, &mut scratch[..wanted]) {
+                Received::Data { length, last } => (length, last),
+                Received::Reset => {
+                    if is_bidirectional {
+                        turn.link.transport.reset_with(stream, code::REQUEST_CANCELLED);
+                    }
                     return Ok(());
                 }
-                if is_last { self.peer.close(stream) } else { self.read_peer(turn, stream, scratch) }
+                Received::Nothing => break,
+            };
+            head.take(&scratch[..length]);
+            match head.kind(is_bidirectional) {
+                Some(Kind::Session(session)) => return self.accept(turn, Early { stream, session, is_last }),
+                Some(Kind::Other) if is_bidirectional => {
+                    return self.read_request(turn, stream, (head.read(), is_last), scratch);
+                }
+                Some(Kind::Other) => {
+                    let transport = &mut turn.link.transport;
+                    if !self.peer.take(transport, stream, head.read(), |_, _, _| Ok(()))? {
+                        return Ok(());
+                    }
+                    return if is_last {
+                        self.peer.close(stream)
+                    } else {
+                        self.read_peer(turn, stream, scratch)
+                    };
+                }
+                None if is_last && is_bidirectional => {
+                    return Err(Error::stream(code::REQUEST_INCOMPLETE, "a stream without a request"));
+                }
+                None if is_last => return Ok(()),
+                None if length < wanted => break,
+                None => {}
             }
-            Head::Reset if is_bidirectional => {
-                turn.link.transport.reset_with(stream, code::REQUEST_CANCELLED);
-                Ok(())
-            }
-            Head::Ended if is_bidirectional => {
-                Err(Error::stream(code::REQUEST_INCOMPLETE, "a stream without a request"))
-            }
-            Head::Reset | Head::Ended | Head::Incomplete => Ok(()),
         }
+        // One that was stopped has nothing, and may be named all the same.
+        if !head.read().is_empty() {
+            self.heads.keep(stream, (head, since), &turn.link.account);
+        }
+        Ok(())
     }
 
     /// A stream is for a session.
@@ -174,7 +147,7 @@ impl Connection {
     }
 
     /// Ends both sides of a stream that no session has.
-    fn refuse(&self, turn: &mut Turn<'_>, stream: u64, code: u64) {
+    pub(super) fn refuse(&self, turn: &mut Turn<'_>, stream: u64, code: u64) {
         turn.worker.stats.refused_webtransport_stream += 1;
         turn.link.transport.stop_with(stream, code);
         if stream & 2 == 0 {

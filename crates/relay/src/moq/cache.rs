@@ -3,16 +3,28 @@
 //! When the limit is reached, old groups are evicted first, from the track that has the most bytes of them. If only newest groups are left,
 //! the longest of them ends (longest queue drop: Suter, Lakshman, Stiliadis and Choudhury, 1998). So each of n tracks can have an n-th of
 //! the room, whatever the others take, and more while they do not.
+//!
+//! What is not kept any more may be a hundred thousand chunks. Many are dropped in pieces, by whoever needs room and by a session of the
+//! room between other work, and count until they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+
+use bytes::Bytes;
 
 use super::track::Track;
 
 /// Tracks that lose groups for one chunk at most.
 const VICTIMS: usize = 64;
+
+/// What a chunk takes beside its octets.
+pub(super) const CHUNK: usize = 64;
+/// Chunks that are dropped at once.
+pub(super) const DROPPED: usize = 256;
+/// Times that so many are dropped for one chunk at most.
+const PIECES: usize = 16;
 
 /// A room in steps: newest groups are compared by steps, so that not each chunk changes their order.
 const STEPS: usize = 1024;
@@ -22,9 +34,14 @@ const STEPS: usize = 1024;
 pub struct Cache {
     limit: usize,
     held: AtomicUsize,
+    /// What is not kept any more and was not dropped yet. Any other lock is taken before this one.
+    gone: Mutex<Gone>,
     /// A track's lock is taken before this one, never within.
     ranks: Mutex<Ranks>,
 }
+
+/// Chunks of groups that are not kept any more.
+pub(super) type Gone = VecDeque<Vec<Bytes>>;
 
 /// Tracks by what they keep and their number.
 #[derive(Debug, Default)]
@@ -52,7 +69,7 @@ enum Victim {
 
 impl Cache {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, held: AtomicUsize::new(0), ranks: Mutex::default() }
+        Self { limit, held: AtomicUsize::new(0), gone: Mutex::default(), ranks: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Ranks> {
@@ -80,11 +97,64 @@ impl Cache {
         self.held.fetch_sub(bytes, Relaxed);
     }
 
-    /// The same as [`Self::reserve`], for a group of so many bytes with them, in place of old groups and longer ones. False: it is the longest.
+    fn lock_gone(&self) -> MutexGuard<'_, Gone> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops chunks that are not kept any more. True: they are many, and [`Self::drop_some`] does that.
+    pub(super) fn discard(&self, gone: Gone) -> bool {
+        let count: usize = gone.iter().map(Vec::len).sum();
+        if count <= DROPPED {
+            self.release_all(gone);
+            return false;
+        }
+        self.lock_gone().extend(gone.into_iter().filter(|chunks| !chunks.is_empty()));
+        true
+    }
+
+    /// Drops some chunks of those that are not kept any more. False: there were none.
+    pub(super) fn drop_some(&self) -> bool {
+        let (mut some, mut left) = (Gone::new(), DROPPED);
+        let mut gone = self.lock_gone();
+        while left > 0
+            && let Some(mut chunks) = gone.pop_back()
+        {
+            if chunks.len() > left {
+                some.push_back(chunks.split_off(chunks.len() - left));
+                gone.push_back(chunks);
+                break;
+            }
+            left -= chunks.len();
+            some.push_back(chunks);
+        }
+        drop(gone);
+        let is_some = !some.is_empty();
+        self.release_all(some);
+        is_some
+    }
+
+    /// Chunks that are not kept any more wait to be dropped.
+    pub(super) fn has_gone(&self) -> bool {
+        !self.lock_gone().is_empty()
+    }
+
+    fn release_all(&self, gone: Gone) {
+        let bytes = gone.iter().flatten().map(|chunk| chunk.len() + CHUNK).sum();
+        drop(gone);
+        self.release(bytes);
+    }
+
+    /// The same as [`Self::reserve`], for a group of so many bytes with them, in place of what is not kept any more, of old groups, and of
+    /// longer ones. False: it is the longest.
     pub(super) fn make_room(&self, bytes: usize, group: usize) -> bool {
+        let mut pieces = 0;
         for _ in 0..VICTIMS {
             if self.reserve(bytes) {
                 return true;
+            }
+            if pieces < PIECES && self.drop_some() {
+                pieces += 1;
+                continue;
             }
             match self.victim(group) {
                 Some(Victim::Old(track)) => {

@@ -6,12 +6,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bytes::Bytes;
 use expressway_gateway::quic::Waker;
 
 use super::broadcast::Broadcast;
-use super::cache::Cache;
-use super::track::{DROPPED, Track};
+use super::cache::{Cache, Gone};
+use super::track::Track;
 use super::wakers::Wakers;
 use crate::status::{MoqCounters, MoqGauges};
 
@@ -93,14 +92,16 @@ pub(super) enum Rest {
     Followers(Weak<Track>),
     /// Those who hear of broadcasts are to be woken.
     Watchers,
-    /// Chunks that are not kept any more.
-    Chunks(Vec<Bytes>),
+    /// The cache has chunks that are not kept any more.
+    Chunks,
 }
 
 #[derive(Debug, Default)]
 struct Rests {
-    /// Of each track's followers and of watchers one at most; chunks as many as there were groups of many.
+    /// Of each track's followers, of watchers and of chunks one at most.
     queue: VecDeque<Rest>,
+    /// Chunks are in it, or are being dropped.
+    has_chunks: bool,
     /// A session does it.
     is_taken: bool,
 }
@@ -157,6 +158,19 @@ impl Room {
         self.rests.store(rests.queue.len(), Relaxed);
     }
 
+    /// Drops chunks that are not kept any more; many are dropped in pieces.
+    pub(super) fn discard(&self, gone: Gone) {
+        if self.cache.discard(gone) {
+            self.leave_chunks();
+        }
+    }
+
+    fn leave_chunks(&self) {
+        if !std::mem::replace(&mut self.lock_rest().has_chunks, true) {
+            self.leave(Rest::Chunks);
+        }
+    }
+
     /// Takes on the work that is left, if there is some and nobody has. True: the caller does [some](Self::do_some) of it until none is left.
     pub(super) fn take_rest(&self) -> bool {
         if self.rests.load(Relaxed) == 0 {
@@ -185,9 +199,12 @@ impl Room {
                 is_left.then_some(Rest::Followers(track))
             }
             Rest::Watchers => self.lock().watchers.go_on().then_some(Rest::Watchers),
-            Rest::Chunks(mut chunks) => {
-                chunks.truncate(chunks.len().saturating_sub(DROPPED));
-                (!chunks.is_empty()).then_some(Rest::Chunks(chunks))
+            Rest::Chunks => {
+                self.cache.drop_some();
+                // Who brings more looks at this behind it.
+                let mut rests = self.lock_rest();
+                rests.has_chunks = self.cache.has_gone();
+                rests.has_chunks.then_some(Rest::Chunks)
             }
         }
     }

@@ -7,4 +7,5 @@ mod http2;
 mod lifetime;
 mod stage;
 mod turns;
+mod unread;
 mod world;

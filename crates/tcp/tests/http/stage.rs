@@ -10,7 +10,7 @@ use expressway_web::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 /// `/bytes/N` has N octets, of known length; `/stream/N` the same without one; `/echo` is the request's body and its
-/// trailers; `/remote` says who asks, `/head` how; `/never` never answers; `/slow` holds its worker for a millisecond.
+/// trailers; `/remote` says who asks, `/head` how; `/never` never answers; `/held` neither reads its body nor answers; `/slow` holds its worker for a millisecond.
 pub(crate) struct Stage {
     /// What `/version` says.
     pub(crate) version: &'static str,
@@ -56,7 +56,8 @@ impl Handler for Stage {
                 std::thread::sleep(Duration::from_millis(1));
                 fixed(Vec::new())
             }
-            Some("never") => Exchange::new(Box::new(Never)),
+            Some("never") => Exchange::new(Box::new(Never { _body: None })),
+            Some("held") => Exchange::new(Box::new(Never { _body: Some(body) })),
             _ => Exchange::error(&request.method, StatusCode::NOT_FOUND, HeaderMap::new()),
         }
     }
@@ -125,7 +126,9 @@ impl ResponseSource for Echo {
     }
 }
 
-struct Never;
+struct Never {
+    _body: Option<RequestBody>,
+}
 
 impl ResponseSource for Never {
     fn poll_head(&mut self) -> Poll<ResponseHead> {

@@ -1,7 +1,11 @@
 //! Reads a session's incoming streams.
 
-use expressway_gateway::quic::{Received, Turn};
+use std::sync::atomic::Ordering::Relaxed;
 
+use expressway_gateway::quic::{Received, Turn};
+use expressway_h3::varint;
+
+use super::incomplete::{Part, TooMuch};
 use super::publish::{Answers, GroupIn};
 use super::{Session, writer};
 use crate::moq::wire::{self, Message, Problem, data, request, stream_code};
@@ -11,18 +15,18 @@ const PIECE: usize = 256;
 
 /// What a stream is that the peer sends on.
 pub(super) enum Incoming {
-    /// What there is of its type and first message.
-    Begun(Vec<u8>),
+    /// Its type and first message are [incomplete](super::incomplete).
+    Begun,
     /// Frames of a group.
     Group(Box<GroupIn>),
     /// Changes of a subscription, by its key.
-    Updates(usize, Vec<u8>),
+    Updates(usize),
     /// The end of a request, by its key.
     End(usize),
     /// The end of what a watch is for.
     Watch,
     /// Answers to what was asked of the peer.
-    Answers(Answers, Vec<u8>),
+    Answers(Answers),
     /// Whatever it is, nobody wants it.
     Ignored,
     /// The peer was asked to send no more of it, and nothing of it is kept: QUIC does not name it again.
@@ -36,7 +40,7 @@ impl Session {
             if self.is_held(stream) {
                 return false;
             }
-            let most = piece(self.incoming.get(&stream), scratch.len());
+            let most = self.piece(stream, scratch.len());
             match turn.transport().receive(stream, &mut scratch[..most]) {
                 Received::Data { length, last } => {
                     if let Err(words) = self.take(turn, stream, &scratch[..length], last) {
@@ -72,12 +76,17 @@ impl Session {
             Some(incoming) => incoming,
             // It answers what is not asked any more.
             None if writer::is_ours(stream) => return Ok(()),
-            None => Incoming::Begun(Vec::new()),
+            None => Incoming::Begun,
         };
         let next = match incoming {
-            Incoming::Begun(mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.begin(turn, stream, buffer)?
+            Incoming::Begun => {
+                let mut part = self.incomplete.take(stream, turn.now());
+                part.octets.extend_from_slice(octets);
+                let next = self.begin(turn, stream, &part.octets)?;
+                if matches!(next, Incoming::Begun) {
+                    self.keep(stream, part)?;
+                }
+                next
             }
             Incoming::Group(mut group) => match group.take(octets, self.access.as_ref()) {
                 Ok(()) => Incoming::Group(group),
@@ -86,15 +95,15 @@ impl Session {
                     Incoming::Stopped
                 }
             },
-            Incoming::Updates(key, mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.update(key, &mut buffer)?;
-                Incoming::Updates(key, buffer)
+            Incoming::Updates(key) => {
+                self.read_messages(turn, stream, octets, |session, _, octets| session.update(key, octets))?;
+                Incoming::Updates(key)
             }
-            Incoming::Answers(mut answers, mut buffer) => {
-                buffer.extend_from_slice(octets);
-                self.hear(turn, &mut answers, &mut buffer)?;
-                Incoming::Answers(answers, buffer)
+            Incoming::Answers(mut answers) => {
+                self.read_messages(turn, stream, octets, |session, turn, octets| {
+                    session.hear(turn, &mut answers, octets)
+                })?;
+                Incoming::Answers(answers)
             }
             // Nothing is to come on them but their end.
             Incoming::End(_) | Incoming::Watch if !octets.is_empty() => {
@@ -114,14 +123,48 @@ impl Session {
         Ok(())
     }
 
+    /// Has `read` take the whole messages off the front of what there is of a stream, and say how much they were.
+    pub(super) fn read_messages(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        octets: &[u8],
+        read: impl FnOnce(&mut Self, &mut Turn<'_>, &[u8]) -> Result<usize, &'static str>,
+    ) -> Result<(), &'static str> {
+        let mut part = self.incomplete.take(stream, turn.now());
+        part.octets.extend_from_slice(octets);
+        let length = read(self, turn, &part.octets)?;
+        if length > 0 {
+            part.octets.drain(..length);
+            part.begin_next(turn.now());
+        }
+        self.keep(stream, part)
+    }
+
+    fn keep(&mut self, stream: u64, part: Part) -> Result<(), &'static str> {
+        self.incomplete.keep(stream, part, &self.account).map_err(|TooMuch| "too many incomplete messages")
+    }
+
+    /// Octets of a stream that are read at once, of so many that there is space for. Before it is known where the session is, these are
+    /// the type of a stream, and SETUP.
+    fn piece(&self, stream: u64, space: usize) -> usize {
+        let octets = self.incomplete.octets(stream);
+        let most = match self.incoming.get(&stream) {
+            Some(Incoming::Answers(..) | Incoming::Updates(..)) => PIECE,
+            None | Some(Incoming::Begun) if self.access.is_none() => left_of_type(octets).unwrap_or(PIECE),
+            _ => space,
+        };
+        space.min(most)
+    }
+
     /// It waits until it is known where the session is.
     pub(super) fn is_held(&self, stream: u64) -> bool {
         self.held_ends.contains_key(&stream)
     }
 
     /// Looks at the type and the first message of a stream.
-    fn begin(&mut self, turn: &mut Turn<'_>, stream: u64, buffer: Vec<u8>) -> Result<Incoming, &'static str> {
-        let Some((kind, prefix)) = wire::stream_type(&buffer) else { return Ok(Incoming::Begun(buffer)) };
+    fn begin(&mut self, turn: &mut Turn<'_>, stream: u64, octets: &[u8]) -> Result<Incoming, &'static str> {
+        let Some((kind, prefix)) = wire::stream_type(octets) else { return Ok(Incoming::Begun) };
         let is_request = stream & 2 == 0;
         let is_setup = !is_request && kind == data::SETUP;
         if self.access.is_none() && !is_setup {
@@ -131,9 +174,9 @@ impl Session {
             }
             self.held.push_back(stream);
             self.held_ends.insert(stream, false);
-            return Ok(Incoming::Begun(buffer));
+            return Ok(Incoming::Begun);
         }
-        let message = &buffer[prefix..];
+        let message = &octets[prefix..];
         // Nothing comes behind most requests.
         let alone = |length: usize| match length == message.len() {
             true => Ok(()),
@@ -152,7 +195,8 @@ impl Session {
                 Ok(self.begin_watch(turn, stream, asked))
             }),
             (true, request::SUBSCRIBE) => wire::Subscribe::read(message)
-                .map(|(asked, length)| self.subscribe(turn, stream, asked, &message[length..])),
+                .map(|(asked, length)| (self.subscribe(turn, stream, asked), &message[length..]))
+                .and_then(|begun| self.begin_updates(turn, stream, begun)),
             (true, request::FETCH) => wire::Fetch::read(message).and_then(|(asked, length)| {
                 alone(length)?;
                 Ok(self.fetch(turn, stream, asked))
@@ -174,7 +218,7 @@ impl Session {
         };
         match read {
             Ok(incoming) => Ok(incoming),
-            Err(Problem::Incomplete) => Ok(Incoming::Begun(buffer)),
+            Err(Problem::Incomplete) => Ok(Incoming::Begun),
             Err(Problem::Invalid(words)) => Err(words),
         }
     }
@@ -196,35 +240,50 @@ impl Session {
         Ok(false)
     }
 
+    /// Ends streams whose messages have been incomplete for too long: no more than the peer may have.
+    pub(super) fn end_incomplete(&mut self, turn: &mut Turn<'_>) {
+        for stream in self.incomplete.overdue(turn.now()) {
+            // Those that wait for SETUP have its time.
+            if self.is_held(stream) {
+                continue;
+            }
+            if let Some(access) = &self.access {
+                access.room.counters.ended_incomplete.fetch_add(1, Relaxed);
+            }
+            turn.transport().stop_stream(stream, stream_code::CANCEL);
+            self.handle_end(turn, stream, true);
+            turn.spend();
+        }
+    }
+
     /// The peer has ended its side of a stream, or reset it.
     pub(super) fn handle_end(&mut self, turn: &mut Turn<'_>, stream: u64, is_reset: bool) {
+        self.incomplete.forget(stream);
         match self.incoming.remove(&stream) {
             Some(Incoming::Ignored | Incoming::Stopped) => {}
             // Of a request that was reset before it was read nothing else is known: our side of it ends too.
-            None | Some(Incoming::Begun(_)) => {
+            None | Some(Incoming::Begun) => {
                 if stream & 2 == 0 {
                     self.writers.reset(turn.transport(), stream, stream_code::CANCEL);
                 }
             }
             Some(Incoming::Group(group)) => group.end(is_reset, self.access.as_ref()),
-            Some(Incoming::Updates(key, _)) => self.unsubscribe(turn, key, is_reset),
+            Some(Incoming::Updates(key)) => self.unsubscribe(turn, key, is_reset),
             Some(Incoming::End(key)) => {
                 if is_reset {
                     self.give_up(turn, key, stream_code::CANCEL);
                 }
             }
             Some(Incoming::Watch) => self.unwatch(turn, stream),
-            Some(Incoming::Answers(answers, _)) => self.handle_last_answer(turn, answers, stream, is_reset),
+            Some(Incoming::Answers(answers)) => self.handle_last_answer(turn, answers, stream, is_reset),
         }
     }
 }
 
-/// Octets of a stream that are read at once, of so many that there is space for.
-fn piece(incoming: Option<&Incoming>, space: usize) -> usize {
-    match incoming {
-        Some(Incoming::Answers(..) | Incoming::Updates(..)) => space.min(PIECE),
-        _ => space,
-    }
+/// Octets of a stream's type that are still to come, 1 at least; `None`: it is there.
+fn left_of_type(octets: &[u8]) -> Option<usize> {
+    let length = octets.first().map_or(1, |first| varint::len_of(*first));
+    length.checked_sub(octets.len()).filter(|left| *left > 0)
 }
 
 #[cfg(test)]
@@ -232,12 +291,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_in_small_pieces_and_groups_in_large_ones() {
-        let answers = Incoming::Answers(Answers::Broadcasts(None), Vec::new());
-        assert_eq!(piece(Some(&answers), 65536), PIECE);
-        assert_eq!(piece(Some(&Incoming::Updates(0, Vec::new())), 65536), PIECE);
-        assert_eq!(piece(Some(&answers), 100), 100);
-        assert_eq!(piece(Some(&Incoming::Begun(Vec::new())), 65536), 65536);
-        assert_eq!(piece(None, 65536), 65536);
+    fn no_more_than_a_type_is_read_of_one() {
+        assert_eq!(left_of_type(&[]), Some(1));
+        assert_eq!(left_of_type(&[1]), None);
+        assert_eq!(left_of_type(&[0x40]), Some(1));
+        assert_eq!(left_of_type(&[0xc0, 0, 0]), Some(5));
+        assert_eq!(left_of_type(&[0xc0, 0, 0, 0, 0, 0, 0, 1]), None);
+        assert_eq!(left_of_type(&[1, 2, 3]), None);
     }
 }

@@ -1,16 +1,16 @@
 //! A session: one QUIC connection, or a WebTransport session on one.
 //!
 //! * This file: its life cycle.
-//! * `incoming`: reads streams.
+//! * `incoming`: reads streams; `incomplete`: messages of which a part has come.
 //! * `publish`: what the peer announces and sends; `upstreams`: what is requested from the peer.
 //! * `watch`: what the peer learns about broadcasts.
 //! * `subscribe`: what the peer requests; `delivery`: what it is sent.
 //! * `writer`: bytes on their way to streams that are read slowly.
 //! * `silence`: peers that send or acknowledge nothing.
 //!
-//! Streams are only read when their content can be used. What a peer sends before it has named a room stays in QUIC. Everything that is
-//! kept for a peer is bounded: requests by the room's limit, one message at most per stream, and bytes that the peer has not acknowledged
-//! by its account.
+//! Streams are only read when their content can be used. What a peer sends before it has named a room stays in QUIC, but for the types of
+//! its streams. Everything that is kept for a peer is bounded: requests by the room's limit, incomplete messages in bytes and in time, and
+//! bytes that the peer has not acknowledged by its account.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -27,6 +27,7 @@ use super::room::Room;
 use super::wire::{self, session_code};
 use delivery::{Deliveries, Sweep};
 use incoming::Incoming;
+use incomplete::Incomplete;
 use publish::Answers;
 use silence::Silence;
 use subscribe::Owner;
@@ -36,6 +37,7 @@ use writer::Writers;
 
 mod delivery;
 mod incoming;
+mod incomplete;
 mod publish;
 mod silence;
 mod subscribe;
@@ -68,6 +70,8 @@ pub struct Session {
     silence: Silence,
     /// What is read of streams.
     incoming: HashMap<u64, Incoming>,
+    /// What has come of messages that are not whole.
+    incomplete: Incomplete,
     /// Streams with something that waits until it is known where the session is.
     held: VecDeque<u64>,
     /// Whether that is all of them.
@@ -120,6 +124,7 @@ impl Session {
             begun: turn.now(),
             silence: Silence::default(),
             incoming: HashMap::new(),
+            incomplete: Incomplete::default(),
             held: VecDeque::new(),
             held_ends: HashMap::new(),
             unread: VecDeque::new(),
@@ -184,7 +189,7 @@ impl Session {
             let stream = self.writers.open_bidirectional();
             let asked = wire::write::announce_request(self.moq.hop);
             self.writers.write(turn.transport(), stream, asked, false);
-            self.incoming.insert(stream, Incoming::Answers(Answers::Broadcasts(None), Vec::new()));
+            self.incoming.insert(stream, Incoming::Answers(Answers::Broadcasts(None)));
         }
         Ok(())
     }
@@ -360,7 +365,12 @@ impl quic::Session for Session {
 
     fn deadline(&self) -> Option<Instant> {
         let setup = self.access.is_none().then(|| self.begun + SETUP_TIMEOUT);
-        let others = [self.silence.deadline(), self.upstreams.deadline(), self.sweep.deadline()];
+        let others = [
+            self.silence.deadline(),
+            self.upstreams.deadline(),
+            self.sweep.deadline(),
+            self.incomplete.deadline(),
+        ];
         setup.into_iter().chain(others.into_iter().flatten()).min()
     }
 
@@ -370,6 +380,7 @@ impl quic::Session for Session {
             // The deadline is over, whatever becomes of the connection.
             self.begun = turn.now();
         }
+        self.end_incomplete(turn);
         let is_cut = self.settle_late(turn) || self.sweep_stopped(turn) || self.handle_silence(turn);
         // What that has woken has no other turn to wait for.
         is_cut || self.is_woken() && self.handle_woken(turn, &mut [])
@@ -393,6 +404,7 @@ impl quic::Session for Session {
 
     fn shrink_to_fit(&mut self) {
         self.incoming.shrink_to_fit();
+        self.incomplete.shrink_to_fit();
         self.woken.shrink_to_fit();
         self.unread.shrink_to_fit();
         self.owners.shrink_to_fit();

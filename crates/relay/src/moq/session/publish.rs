@@ -108,16 +108,16 @@ impl Session {
         }
     }
 
-    /// Takes in answers of the peer; what is incomplete stays in `buffer`.
+    /// Takes in answers of the peer, as far as they are whole: so many octets.
     pub(super) fn hear(
         &mut self,
         turn: &mut Turn<'_>,
         answers: &mut Answers,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(), &'static str> {
+        octets: &[u8],
+    ) -> Result<usize, &'static str> {
         let mut at = 0;
         loop {
-            let input = &buffer[at..];
+            let input = &octets[at..];
             let heard = match answers {
                 Answers::Broadcasts(origin @ None) => AnnounceOk::read(input).map(|(ok, length)| {
                     *origin = Some(ok.origin);
@@ -150,8 +150,7 @@ impl Session {
                 Err(Problem::Invalid(words)) => return Err(words),
             }
         }
-        buffer.drain(..at);
-        Ok(())
+        Ok(at)
     }
 
     /// The peer has ended a stream of ours, or reset it.

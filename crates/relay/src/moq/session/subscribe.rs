@@ -131,14 +131,8 @@ impl Session {
         Incoming::End(key)
     }
 
-    /// The peer subscribes to a track; `updates` have come behind that.
-    pub(super) fn subscribe(
-        &mut self,
-        turn: &mut Turn<'_>,
-        stream: u64,
-        asked: Subscribe<'_>,
-        updates: &[u8],
-    ) -> Incoming {
+    /// The peer subscribes to a track.
+    pub(super) fn subscribe(&mut self, turn: &mut Turn<'_>, stream: u64, asked: Subscribe<'_>) -> Incoming {
         let Some((broadcast, track)) = self.find(turn, stream, (asked.broadcast, asked.track)) else {
             return Incoming::Stopped;
         };
@@ -155,14 +149,28 @@ impl Session {
             return Incoming::Stopped;
         };
         publisher.ask(&track);
-        Incoming::Updates(key, updates.to_vec())
+        Incoming::Updates(key)
     }
 
-    /// Takes in changes of a subscription; what is incomplete stays in `buffer`.
-    pub(super) fn update(&mut self, key: usize, buffer: &mut Vec<u8>) -> Result<(), &'static str> {
+    /// Takes in changes that have come behind a request to subscribe, and what became of that.
+    pub(super) fn begin_updates(
+        &mut self,
+        turn: &mut Turn<'_>,
+        stream: u64,
+        (incoming, updates): (Incoming, &[u8]),
+    ) -> Result<Incoming, Problem> {
+        if let Incoming::Updates(key) = incoming {
+            self.read_messages(turn, stream, updates, |session, _, octets| session.update(key, octets))
+                .map_err(Problem::Invalid)?;
+        }
+        Ok(incoming)
+    }
+
+    /// Takes in changes of a subscription, as far as they are whole: so many octets.
+    pub(super) fn update(&mut self, key: usize, octets: &[u8]) -> Result<usize, &'static str> {
         let mut at = 0;
         loop {
-            match Wishes::read(&buffer[at..]) {
+            match Wishes::read(&octets[at..]) {
                 Ok((wishes, length)) => {
                     at += length;
                     if let Some(Owner { kind: Kind::Subscription(subscription), .. }) =
@@ -178,9 +186,8 @@ impl Session {
                 Err(Problem::Invalid(words)) => return Err(words),
             }
         }
-        buffer.drain(..at);
         self.again(OWNERS + key as u64);
-        Ok(())
+        Ok(at)
     }
 
     /// The peer does not want a track any more.
@@ -217,6 +224,7 @@ impl Session {
         // What else it says of it is nothing to the next with that key.
         if let Some(incoming) = self.incoming.get_mut(&owner.stream) {
             *incoming = Incoming::Ignored;
+            self.incomplete.forget(owner.stream);
         }
         self.deliveries.remove(owner.stream);
         for stream in owner.streams() {

@@ -265,7 +265,7 @@ impl Session {
     fn ask(&mut self, turn: &mut Turn<'_>, asked: Vec<u8>, answers: Answers) -> u64 {
         let stream = self.writers.open_bidirectional();
         self.writers.write(turn.transport(), stream, asked, false);
-        self.incoming.insert(stream, Incoming::Answers(answers, Vec::new()));
+        self.incoming.insert(stream, Incoming::Answers(answers));
         stream
     }
 

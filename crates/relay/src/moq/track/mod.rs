@@ -1,7 +1,7 @@
 //! A track: the groups of it that are kept, and its subscribers.
 //!
 //! ```text
-//!  publisher's session ─▶ append ─▶ group: chunks, as they came ─┬▶ Place of a subscriber ─▶ its stream
+//!  publisher's session ─▶ append ─▶ group: chunks, as they came ─┬▶ GroupCursor of a subscriber ─▶ its stream
 //!                                    (one copy for all)          └▶ …
 //! ```
 //!
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::cache::Kept;
+use super::cache::{CHUNK, Gone, Kept};
 use super::room::{Rest, Room, Wake};
 use super::wakers::Wakers;
 use super::wire::{TrackInfo, stream_code};
@@ -32,10 +32,6 @@ pub use group::{Appended, GroupCursor, GroupId, Next};
 pub const GROUPS: usize = 256;
 /// Sessions and fetches that follow one track at most.
 pub const FOLLOWERS: usize = 4096;
-/// What a chunk takes beside its octets.
-const CHUNK: usize = 64;
-/// Chunks that are dropped at once: more are left to a session that does so in pieces.
-pub(super) const DROPPED: usize = 256;
 
 /// A track of a broadcast.
 #[derive(Debug)]
@@ -249,18 +245,9 @@ impl Track {
     }
 
     fn forget(&self, state: &mut State) {
-        self.room.cache.release(std::mem::take(&mut state.bytes));
-        for group in state.groups.drain(..) {
-            self.drop_chunks(group.chunks);
-        }
+        state.bytes = 0;
+        self.room.discard(state.groups.drain(..).map(|group| group.chunks).collect());
         self.account(state);
-    }
-
-    /// Chunks that are not kept any more; many are dropped in pieces.
-    fn drop_chunks(&self, chunks: Vec<Bytes>) {
-        if chunks.len() > DROPPED {
-            self.room.leave(Rest::Chunks(chunks));
-        }
     }
 
     /// Has the room know what may be evicted.
@@ -301,7 +288,8 @@ impl Track {
         state.groups.insert(at, Group { id, chunks: Vec::new(), bytes: 0, end: None, old_since });
         state.newest = state.newest.max(Some(sequence));
         if state.groups.len() > GROUPS {
-            self.evict(state);
+            let gone = self.evict(state);
+            self.room.discard(gone.into_iter().collect());
         }
         self.account(state);
         self.stir(state);
@@ -326,8 +314,8 @@ impl Track {
         }
         let state = &mut *guard;
         let limit = self.room.limits.track_cache;
-        while has_room && state.bytes + cost > limit && state.groups.len() > 1 {
-            self.evict(state);
+        if has_room {
+            self.evict_down_to(state, limit.saturating_sub(cost));
         }
         let appended = match state.open(group) {
             Ok(at) if has_room && state.bytes + cost <= limit => {
@@ -355,9 +343,7 @@ impl Track {
     pub(super) fn give_up_old(&self, bytes: usize) {
         let mut state = self.lock();
         let enough = state.bytes.saturating_sub(bytes);
-        while state.bytes > enough && state.groups.len() > 1 {
-            self.evict(&mut state);
-        }
+        self.evict_down_to(&mut state, enough);
         self.account(&mut state);
         self.stir(&mut state);
     }
@@ -379,8 +365,7 @@ impl Track {
         let chunks = std::mem::take(&mut group.chunks);
         group.end = Some(Err(stream_code::GROUP_TOO_LARGE));
         state.bytes -= freed;
-        self.drop_chunks(chunks);
-        self.room.cache.release(freed);
+        self.room.discard(Gone::from([chunks]));
         self.room.counters.dropped_group_too_large.fetch_add(1, Relaxed);
     }
 
@@ -395,14 +380,21 @@ impl Track {
         }
     }
 
-    /// The oldest group leaves what is kept.
-    fn evict(&self, state: &mut State) {
-        if let Some(group) = state.groups.pop_front() {
-            state.bytes -= group.bytes;
-            self.room.cache.release(group.bytes);
-            self.drop_chunks(group.chunks);
-            self.room.counters.groups_evicted.fetch_add(1, Relaxed);
+    /// Oldest groups leave what is kept, but not the newest, until that is no more than so many bytes.
+    fn evict_down_to(&self, state: &mut State, bytes: usize) {
+        let mut gone = Gone::new();
+        while state.bytes > bytes && state.groups.len() > 1 {
+            gone.extend(self.evict(state));
         }
+        self.room.discard(gone);
+    }
+
+    /// The oldest group leaves what is kept: its chunks.
+    fn evict(&self, state: &mut State) -> Option<Vec<Bytes>> {
+        let group = state.groups.pop_front()?;
+        state.bytes -= group.bytes;
+        self.room.counters.groups_evicted.fetch_add(1, Relaxed);
+        Some(group.chunks)
     }
 
     /// A follower has been woken, or looks by itself: what comes from now on wakes it again.
@@ -466,10 +458,9 @@ impl Track {
 impl Drop for Track {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (bytes, kept) = (state.bytes, state.kept);
+        let kept = state.kept;
         let groups = std::mem::take(&mut state.groups);
-        groups.into_iter().for_each(|group| self.drop_chunks(group.chunks));
-        self.room.cache.release(bytes);
+        self.room.discard(groups.into_iter().map(|group| group.chunks).collect());
         self.room.cache.account((self.number, &self.this), kept, Kept::default());
         self.room.gauges.tracks.fetch_sub(1, Relaxed);
     }

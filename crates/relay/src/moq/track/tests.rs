@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
+use crate::moq::cache::DROPPED;
 use crate::moq::room::Limits;
 use crate::moq::wakers::PIECE;
 
@@ -250,18 +251,66 @@ fn thousands_who_follow_a_track_are_woken_in_pieces() {
     assert_eq!(woken.load(Relaxed), FOLLOWERS, "nobody has looked");
 }
 
-#[test]
-fn a_group_of_many_chunks_is_dropped_in_pieces() {
-    let (track, now) = (track(1 << 20, 1 << 20), Instant::now());
-    let group = track.begin(0, now).unwrap();
-    for _ in 0..3 * DROPPED {
-        assert_eq!(track.append(group, Bytes::from_static(b"x")), Appended::Kept);
+/// Begins groups of as many chunks of an octet.
+fn fill(track: &Track, groups: std::ops::Range<u64>, chunks: usize) {
+    for sequence in groups {
+        let group = track.begin(sequence, Instant::now()).unwrap();
+        for _ in 0..chunks {
+            assert_eq!(track.append(group, Bytes::from_static(b"x")), Appended::Kept);
+        }
     }
+}
+
+#[test]
+fn many_chunks_are_dropped_in_pieces_and_count_until_they_are() {
+    const CHUNKS: usize = 4 * DROPPED;
+    // One group of many, many of a few, and as many as fit in a piece at most.
+    for (groups, chunks) in [(1, CHUNKS), (256, CHUNKS / 256), (4, DROPPED)] {
+        for by_drop in [false, true] {
+            let track = track(1 << 20, 1 << 20);
+            fill(&track, 0..groups, chunks);
+            let room = Arc::clone(track.room());
+            match by_drop {
+                true => drop(track),
+                false => track.clear(),
+            }
+            assert_eq!(room.cached(), CHUNKS * (1 + CHUNK), "nothing is dropped at once");
+            assert!(room.take_rest() && !room.take_rest());
+            for piece in 1..=4 {
+                assert_eq!(room.do_some(), piece < 4, "{groups} {piece}");
+                assert_eq!(room.cached(), (CHUNKS - piece * DROPPED) * (1 + CHUNK));
+            }
+            assert!(!room.take_rest());
+        }
+    }
+    let track = track(1 << 20, 1 << 20);
+    fill(&track, 0..4, DROPPED / 4);
     track.clear();
-    assert_eq!(track.room().cached(), 0);
-    assert!(track.room().take_rest());
-    let pieces = 1 + std::iter::from_fn(|| track.room().do_some().then_some(())).count();
-    assert_eq!(pieces, 3);
+    assert_eq!(track.room().cached(), 0, "few are");
+    assert!(!track.room().take_rest());
+}
+
+#[test]
+fn who_needs_room_drops_what_is_not_kept_any_more_before_others_lose_something() {
+    const CHUNKS: usize = 16 * DROPPED;
+    let limit = CHUNKS * (1 + CHUNK);
+    let limits = Limits { track_cache: limit, room_cache: 2 * limit, ..Limits::default() };
+    let room = Room::new("studio", limits);
+    let [gone, kept, next] = ["a", "b", "c"].map(|name| Track::new(Arc::clone(&room), "cam", name));
+    fill(&gone, 0..16, DROPPED);
+    fill(&kept, 0..16, DROPPED);
+    drop(gone);
+    assert_eq!(room.cached(), 2 * limit);
+    let group = next.begin(0, Instant::now()).unwrap();
+    let chunk = || Bytes::from(vec![0; (64 << 10) - CHUNK]);
+    let mut count = 0;
+    while (count + 1) << 16 <= limit {
+        assert_eq!(next.append(group, chunk()), Appended::Kept);
+        assert!(room.cached() <= 2 * limit);
+        count += 1;
+    }
+    assert!((0..16).all(|sequence| has(&kept, sequence)), "nobody else lost anything");
+    assert_eq!(room.counters.groups_evicted.load(Relaxed), 0);
 }
 
 #[test]

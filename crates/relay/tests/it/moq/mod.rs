@@ -1,5 +1,6 @@
 //! Sessions of Media over QUIC on a simulated network.
 
+mod beginnings;
 mod peer;
 mod webtransport;
 mod world;
