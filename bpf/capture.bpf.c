@@ -7,6 +7,7 @@
  *   AF_XDP socket, copy mode ─ capture_direct ▶ driver         (any process's)
  *   AF_XDP socket, zero-copy ─ capture_peek, capture_batch ▶ driver
  *   kernel ─ capture_transmit ▶ driver
+ *   XDP program of whoever ─ redirect to an interface ─ capture_forward ▶ driver
  *
  * Where an XDP program is not captured at, because it has just come or cannot be, its packets are captured where they are
  * redirected and where the stack receives them; nothing shows what it drops or sends back.
@@ -453,7 +454,7 @@ static __always_inline struct capture_counts *describe(struct scratch *scratch, 
 	/* Read once: the verifier knows that it is not null only of what was compared. */
 	asm volatile("" : "+r"(sk));
 	/* What is about to be sent. AF_XDP does not say where its header is. */
-	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT;
+	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT || hook == HOOK_FORWARD_GENERIC;
 	if (hook == HOOK_DROP && kind == CAPTURE_KERNEL_TRANSMIT && skb->mac_header == NO_HEADER)
 		at_start = sk && sk->__sk_common.skc_family == AF_XDP;
 	made = front(scratch->prefix, skb, type, at_start, &skip);
@@ -745,6 +746,8 @@ int BPF_PROG(capture_drop_older, struct sk_buff *skb, void *location, int reason
 {
 	return dropped(skb, reason, NULL);
 }
+
+#include "capture_forward.h"
 
 /* What the filter says of a packet of BPF_PROG_TEST_RUN. */
 SEC("?xdp")

@@ -5,7 +5,7 @@
  *   in    where the interface's XDP program returns, whoever wrote it, with what becomes of the packet; without a
  *         program, or with one that is not traced, where it is redirected and where the stack receives
  *   out   where the stack hands it to the driver; where an AF_XDP socket in copy mode does (`__dev_direct_xmit`); where
- *         the driver takes it from one in zero-copy mode; where an XDP program sends it back or forwards it here
+ *         the driver takes it from one in zero-copy mode; where an XDP program sends it back, or has it forwarded here
  *
  * Those of a VLAN or a bond are counted on the devices below, where XDP has them.
  *
@@ -281,20 +281,6 @@ int BPF_PROG(flows_redirect_error, const struct net_device *device, const struct
 	return end_redirect(device, error, map_type);
 }
 
-/* What XDP programs of other interfaces forward here: nothing tells of their packets but how many there are. */
-SEC("?tp_btf/xdp_devmap_xmit")
-int BPF_PROG(flows_forward, const struct net_device *from, const struct net_device *to, int sent)
-{
-	struct flow_totals *all;
-
-	if (!is_ours(to) || sent <= 0)
-		return 0;
-	all = totals();
-	if (all)
-		__sync_fetch_and_add(&all->counts[FLOW_OUT].packets[FLOW_XDP], sent);
-	return 0;
-}
-
 /* ---- AF_XDP, zero-copy ---- */
 
 static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const void *descriptor, struct pending *mine)
@@ -519,6 +505,8 @@ static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock 
 	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
 	return 0;
 }
+
+#include "flow_forward.h"
 
 SEC("?tp_btf/kfree_skb")
 int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, struct sock *socket)

@@ -75,6 +75,7 @@ enum drop_kind {
 	DROP_VERDICT,  /* reason: XDP_ABORTED, XDP_DROP or a value that the kernel does not know */
 	DROP_REDIRECT, /* reason: errno, positive */
 	DROP_KERNEL,   /* reason: enum skb_drop_reason */
+	DROP_EGRESS,   /* the device did not take what an XDP program redirected to it; reason: 0 */
 };
 
 struct drop_key {

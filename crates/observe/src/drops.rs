@@ -292,6 +292,9 @@ reasons! {
     }
 }
 
+/// The reason of [`Layer::Xdp`] for a device that does not take what is redirected to it.
+pub const EGRESS: &str = "egress";
+
 impl DropReason {
     /// The reason of a layer by its name.
     #[must_use]

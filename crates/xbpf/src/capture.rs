@@ -72,6 +72,10 @@ pub enum CaptureHook {
     Placed,
     /// An XDP program is loaded.
     Loaded,
+    /// What XDP programs redirect to interfaces, as it leaves there, native.
+    Forward,
+    /// The same in generic mode.
+    ForwardGeneric,
     /// Transmission by AF_XDP in copy mode, and by packet sockets that bypass the queueing discipline.
     Direct,
     /// Transmission by AF_XDP in zero-copy mode.
@@ -95,6 +99,8 @@ impl CaptureHook {
             Self::RedirectGeneric => "fexit of xdp_do_generic_redirect",
             Self::Placed => "fentry of bpf_prog_change_xdp",
             Self::Loaded => "fentry of perf_event_bpf_event",
+            Self::Forward => "fentry of bq_xmit_all",
+            Self::ForwardGeneric => "fentry of generic_xdp_tx",
             Self::Direct => "fentry of __dev_direct_xmit",
             Self::ZeroCopy => "fexit of xsk_tx_peek_desc",
             Self::Receive => "tracepoint netif_receive_skb",
@@ -112,6 +118,10 @@ impl CaptureHook {
             Self::RedirectGeneric => &[&["capture_redirecting_generic", "capture_redirect_generic"]],
             Self::Placed => &[&["capture_placed"]],
             Self::Loaded => &[&["capture_loaded"]],
+            Self::Forward => &[&["capture_forwarded", "capture_forward", "capture_flushed", "capture_live"]],
+            Self::ForwardGeneric => {
+                &[&["capture_forward_generic", "capture_forwarding", "capture_forwarding_ends"]]
+            }
             Self::Direct => &[&["capture_direct", "capture_direct_exit"]],
             Self::ZeroCopy => &[&["capture_peek", "capture_batch_entry", "capture_batch"]],
             Self::Receive => &[&["capture_receive"]],

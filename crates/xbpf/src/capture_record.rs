@@ -19,6 +19,8 @@ pub enum CaptureKind {
     KernelReceive,
     /// A packet that the kernel transmits.
     KernelTransmit,
+    /// A packet that an XDP program redirects to the interface.
+    XdpTransmit,
     /// Of an earlier record's packet: the verdict, in `result`.
     Verdict,
     /// Of an earlier record's packet: its redirect, with 0 or a negative errno in `result`.
@@ -112,6 +114,7 @@ impl<'a> CaptureRecord<'a> {
             CaptureKind::XskZeroCopy => capture_kind::CAPTURE_XSK_ZERO_COPY,
             CaptureKind::KernelReceive => capture_kind::CAPTURE_KERNEL_RECEIVE,
             CaptureKind::KernelTransmit => capture_kind::CAPTURE_KERNEL_TRANSMIT,
+            CaptureKind::XdpTransmit => capture_kind::CAPTURE_XDP_TRANSMIT,
             CaptureKind::Verdict => capture_kind::CAPTURE_VERDICT,
             CaptureKind::Redirect => capture_kind::CAPTURE_REDIRECT,
             CaptureKind::Sent => capture_kind::CAPTURE_SENT,
@@ -153,6 +156,7 @@ impl<'a> CaptureRecord<'a> {
             capture_kind::CAPTURE_XSK_ZERO_COPY => CaptureKind::XskZeroCopy,
             capture_kind::CAPTURE_KERNEL_RECEIVE => CaptureKind::KernelReceive,
             capture_kind::CAPTURE_KERNEL_TRANSMIT => CaptureKind::KernelTransmit,
+            capture_kind::CAPTURE_XDP_TRANSMIT => CaptureKind::XdpTransmit,
             capture_kind::CAPTURE_VERDICT => CaptureKind::Verdict,
             capture_kind::CAPTURE_REDIRECT => CaptureKind::Redirect,
             capture_kind::CAPTURE_SENT => CaptureKind::Sent,

@@ -53,6 +53,12 @@ enum Group {
     Redirects,
     /// What programs redirect that are not traced.
     Untraced,
+    /// What programs redirect to the interface.
+    Forwards,
+    /// Only how much that is.
+    ForwardCount,
+    /// The same in generic mode.
+    ForwardsGeneric,
     /// AF_XDP in copy mode.
     Copy,
     /// AF_XDP in zero-copy mode.
@@ -67,6 +73,9 @@ impl Group {
             Self::Kernel { .. } => "the kernel's packets",
             Self::Redirects => "redirects",
             Self::Untraced => "redirects by XDP programs that cannot be traced",
+            Self::Forwards => "flows of what XDP programs forward here",
+            Self::ForwardCount => "what XDP programs forward here",
+            Self::ForwardsGeneric => "what XDP programs in generic mode forward here",
             Self::Copy => "packets sent by AF_XDP in copy mode",
             Self::ZeroCopy => "packets sent by AF_XDP in zero-copy mode",
             Self::Xdp => "the XDP program",
@@ -85,7 +94,16 @@ impl Group {
             Self::Redirects => {
                 programs.flows_redirect.set_autoload(true);
                 programs.flows_redirect_error.set_autoload(true);
-                programs.flows_forward.set_autoload(true);
+            }
+            Self::Forwards => {
+                programs.flows_forwarding.set_autoload(true);
+                programs.flows_forwarded.set_autoload(true);
+            }
+            Self::ForwardCount => programs.flows_forward.set_autoload(true),
+            Self::ForwardsGeneric => {
+                programs.flows_forwarding_generic.set_autoload(true);
+                programs.flows_forwarded_generic.set_autoload(true);
+                programs.flows_forward_generic.set_autoload(true);
             }
             Self::Untraced => {
                 programs.flows_redirecting.set_autoload(true);
@@ -167,12 +185,27 @@ impl FlowPrograms {
             Err(_) => load.group(Group::Kernel { tells_socket: false }, None, None, &mut links)?,
         };
         let mut notes = Vec::new();
-        for group in [Group::Redirects, Group::Untraced, Group::Copy, Group::ZeroCopy] {
+        let groups = [
+            Group::Redirects,
+            Group::Untraced,
+            Group::Forwards,
+            Group::ForwardsGeneric,
+            Group::Copy,
+            Group::ZeroCopy,
+        ];
+        for group in groups {
             match load.group(group, Some(&maps), None, &mut links) {
                 Ok(_) => {}
                 // Those that can be traced are counted all the same, and others are told by themselves.
                 Err(error) if matches!(group, Group::Untraced) => tracing::debug!(%error, "not attached"),
-                Err(error) => notes.push(format!("not counted: {}: {error}", group.what())),
+                Err(error) => {
+                    notes.push(format!("not counted: {}: {error}", group.what()));
+                    if matches!(group, Group::Forwards)
+                        && let Err(error) = load.group(Group::ForwardCount, Some(&maps), None, &mut links)
+                    {
+                        notes.push(format!("not counted: {}: {error}", Group::ForwardCount.what()));
+                    }
+                }
             }
         }
         Ok(Self { load, maps, links, followed: HashMap::new(), on: HashMap::new(), notes })
@@ -343,9 +376,14 @@ impl Load {
                 &programs.flows_sent,
                 if tells_socket { &programs.flows_free } else { &programs.flows_free_older },
             ],
-            Group::Redirects => {
-                vec![&programs.flows_redirect, &programs.flows_redirect_error, &programs.flows_forward]
-            }
+            Group::Redirects => vec![&programs.flows_redirect, &programs.flows_redirect_error],
+            Group::Forwards => vec![&programs.flows_forwarded, &programs.flows_forwarding],
+            Group::ForwardCount => vec![&programs.flows_forward],
+            Group::ForwardsGeneric => vec![
+                &programs.flows_forward_generic,
+                &programs.flows_forwarded_generic,
+                &programs.flows_forwarding_generic,
+            ],
             Group::Untraced => vec![&programs.flows_redirecting, &programs.flows_redirecting_generic],
             Group::Copy => vec![&programs.flows_direct, &programs.flows_directed],
             Group::ZeroCopy => {

@@ -374,6 +374,9 @@ fn hooks(points: Points) -> Vec<CaptureHook> {
             CaptureHook::RedirectGeneric,
         ]);
     }
+    if points.xdp != XdpPoints::None {
+        hooks.extend([CaptureHook::Forward, CaptureHook::ForwardGeneric]);
+    }
     if points.xsk {
         hooks.extend([CaptureHook::Direct, CaptureHook::ZeroCopy]);
     }

@@ -14,7 +14,7 @@ use super::cpus::Cpus;
 use super::devices::Devices;
 use super::sample::{Drop, Flow, Paths, Sample, Totals};
 use crate::Verdict;
-use crate::drops::{DropReason, Layer};
+use crate::drops::{DropReason, EGRESS, Layer};
 use crate::sockets::{Socket, Sockets};
 
 /// Why an interface cannot be observed.
@@ -231,6 +231,7 @@ impl Flows {
                 let reason = DropReason::of_verdict(verdict).expect("neither goes on");
                 (reason.layer.name(), reason.name.to_owned())
             }
+            DropKind::Egress => (Layer::Xdp.name(), EGRESS.to_owned()),
             DropKind::Kernel => {
                 let name = self.reasons.get(&drop.reason).cloned();
                 ("kernel", name.unwrap_or_else(|| format!("reason {}", drop.reason)))

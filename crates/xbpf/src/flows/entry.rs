@@ -221,6 +221,8 @@ pub enum DropKind {
     Redirect,
     /// The kernel's stack: `enum skb_drop_reason`.
     Kernel,
+    /// A device that did not take what was redirected to it: 0.
+    Egress,
 }
 
 /// Drops for one reason.
@@ -242,6 +244,7 @@ impl DropCounts {
             0 => DropKind::Verdict,
             1 => DropKind::Redirect,
             2 => DropKind::Kernel,
+            3 => DropKind::Egress,
             _ => return None,
         };
         let reason = u32::from_ne_bytes(key.get(4..8)?.try_into().ok()?);
