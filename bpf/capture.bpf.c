@@ -23,6 +23,7 @@
 #include "capture_state.h"
 #include "capture_zero_copy.h"
 #include "drop_reason.h"
+#include "xdp_drop_seen.h"
 
 /* include/uapi/linux/if_arp.h: devices with Ethernet headers. */
 #define ARPHRD_ETHER 1
@@ -111,7 +112,7 @@ static __always_inline int judge_xdp(struct scratch *scratch, struct xdp_buff *x
 
 /* Captures the packet if it is a target's, and keeps in mind that it was looked at. */
 static __always_inline void output_xdp(struct xdp_buff *xdp, struct scratch *scratch, struct current *current,
-				       enum hook hook, enum capture_kind kind, int result)
+				       enum hook hook, enum capture_kind kind, int result, __u16 drop)
 {
 	struct capture_record *record = &scratch->record;
 	__u32 payload = snaplen, length, ifindex, strip;
@@ -137,6 +138,7 @@ static __always_inline void output_xdp(struct xdp_buff *xdp, struct scratch *scr
 	record->queue = xdp->rxq->queue_index;
 	record->length = length;
 	record->result = result;
+	record->drop = drop;
 	payload += strip;
 	if (judgement == FILTER_UNDECIDED)
 		record->flags = CAPTURE_UNDECIDED;
@@ -184,7 +186,7 @@ int BPF_PROG(capture_entry, struct xdp_buff *xdp)
 	struct current *current = current_of(0);
 
 	if (scratch && current)
-		output_xdp(xdp, scratch, current, HOOK_XDP, CAPTURE_XDP_ENTRY, 0);
+		output_xdp(xdp, scratch, current, HOOK_XDP, CAPTURE_XDP_ENTRY, 0, 0);
 	return 0;
 }
 
@@ -222,6 +224,8 @@ static __always_inline void output_exit(struct xdp_buff *xdp, struct scratch *sc
 SEC("?fexit")
 int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 {
+	/* Whether the packet is looked at or not, so that the next drop is known from this one. */
+	__u16 drop = verdict == XDP_DROP ? seen_drop(xdp) : 0;
 	struct scratch *scratch = scratch_of(HOOK_XDP_EXIT);
 	struct current *current = current_of(0);
 
@@ -229,7 +233,7 @@ int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 		return 0;
 	current->head = verdict < XDP_PASS || verdict > XDP_REDIRECT ? (__u64)xdp->data_hard_start : 0;
 	if (!at_entry) {
-		output_xdp(xdp, scratch, current, HOOK_XDP_EXIT, CAPTURE_XDP_EXIT, verdict);
+		output_xdp(xdp, scratch, current, HOOK_XDP_EXIT, CAPTURE_XDP_EXIT, verdict, drop);
 	} else if (current->packet != (__u64)xdp) {
 		/* It came before this was attached. */
 		current->packet = 0;
@@ -237,6 +241,7 @@ int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 	} else if (current->matched && (verdicts || at_exit)) {
 		clear(&scratch->record, CAPTURE_VERDICT, current->id);
 		scratch->record.result = verdict;
+		scratch->record.drop = drop;
 		scratch->record.ifindex = current->shown;
 		if (at_exit)
 			output_exit(xdp, scratch, current);
@@ -258,7 +263,7 @@ static __always_inline int redirecting(struct xdp_buff *xdp)
 	struct current *current = current_of(0);
 
 	if (scratch && current && current->packet != (__u64)xdp)
-		output_xdp(xdp, scratch, current, HOOK_REDIRECTING, CAPTURE_XDP_EXIT, XDP_REDIRECT);
+		output_xdp(xdp, scratch, current, HOOK_REDIRECTING, CAPTURE_XDP_EXIT, XDP_REDIRECT, 0);
 	return 0;
 }
 

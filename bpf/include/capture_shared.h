@@ -90,7 +90,7 @@ struct capture_record {
 	__u8 skip;     /* octets of the payload that the prefix stands for */
 	__u8 strip;    /* octets of VLAN tags, behind the addresses, that are no part of the packet as shown */
 	__u8 asked;    /* of what AF_XDP sends: enum capture_asked */
-	__u8 reserved[2];
+	__u16 drop;    /* with the verdict XDP_DROP: as struct xdp_drop has the reason; 0: not told */
 	char comm[16]; /* of `pid` */
 };
 

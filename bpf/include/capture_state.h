@@ -16,6 +16,7 @@
 #include <bpf/bpf_tracing.h>
 
 #include "capture_shared.h"
+#include "xdp_drop_shared.h"
 
 /* The members of kernel types that are read here; offsets come from the running kernel's BTF. */
 /* BPF_PROG names every argument of a hook, `ctx` included. */
@@ -338,6 +339,8 @@ const struct capture_types {
 	enum capture_change_kind change_kind;
 	struct capture_change change;
 	struct capture_counts counts;
+	enum xdp_drop_program drop_program;
+	struct xdp_drop drop;
 } capture_types = {};
 
 /* What a filter says. */

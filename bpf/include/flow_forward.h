@@ -21,6 +21,7 @@ struct forwarding {
 	__u32 lengths[XDP_BULK]; /* 0: of another interface */
 	__u32 count;
 	__u32 generic; /* xdp_do_generic_redirect runs */
+	__u32 queue;   /* of the device, as flow_packet has it: which one, only the driver knows */
 };
 
 struct {
@@ -57,6 +58,7 @@ static long take_forwarded(__u32 index, void *unused)
 	packet = &mine->packets[index];
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->key.direction = FLOW_OUT;
+	packet->queue = mine->queue;
 	length = BPF_CORE_READ_BITFIELD_PROBED(frame, len);
 	take_packet(packet, (const void *)ADDRESS(frame, data), length, ethernet, short_cid);
 	mine->lengths[index] = belongs(packet) ? length + xdp_frame_rest(frame) : 0;
@@ -72,6 +74,7 @@ int BPF_PROG(flows_forwarding, struct xdp_dev_bulk_queue *queue)
 	if (!mine)
 		return 0;
 	mine->count = 0;
+	mine->queue = queue_of(place_of(queue->dev->ifindex), FLOW_OUT, FLOWS_QUEUES);
 	if (count > XDP_BULK || !takes_frames(queue->dev))
 		return 0;
 	if (bpf_probe_read_kernel(mine->frames, sizeof(mine->frames),
@@ -123,7 +126,7 @@ int BPF_PROG(flows_forward, const struct net_device *from, const struct net_devi
 		return 0;
 	all = totals();
 	if (all)
-		__sync_fetch_and_add(&all->counts[FLOW_OUT].packets[FLOW_XDP], sent);
+		count_queue(all, FLOW_OUT, queue_of(place_of(to->ifindex), FLOW_OUT, FLOWS_QUEUES), FLOW_XDP, sent, 0);
 	return 0;
 }
 
@@ -157,7 +160,7 @@ int BPF_PROG(flows_forward_generic, struct sk_buff *skb)
 	struct forwarding *mine = forwarding_here();
 
 	if (mine && mine->generic && is_ours(skb->dev))
-		count_leaving(skb, FLOW_XDP, 1);
+		count_leaving(skb, skb->dev, skb->queue_mapping, FLOW_XDP, 1);
 	return 0;
 }
 

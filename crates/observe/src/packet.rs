@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A captured packet. Its octets are borrowed from the buffer that it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -51,7 +53,8 @@ pub enum Point {
 }
 
 /// Which way a packet goes, as seen from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Into the host.
     In,

@@ -21,6 +21,7 @@ use crate::rings::PerfRings;
 use crate::skeleton::CAPTURE_OBJECT;
 use crate::skeleton::capture_types::{capture_counts, capture_limit, rodata};
 use crate::sys;
+use crate::xdp_drops::DropTables;
 
 /// An eBPF instruction that goes on with the next: what the place of the filter is filled with.
 const NOTHING: [u8; 8] = [5, 0, 0, 0, 0, 0, 0, 0];
@@ -171,6 +172,8 @@ pub struct CaptureCounts {
 pub struct CaptureLink {
     _links: Vec<Link>,
     programs: Vec<OwnedFd>,
+    /// Of an XDP program: what tells why it drops.
+    drops: Option<(DropTables, OwnedFd)>,
 }
 
 impl fmt::Debug for CaptureLink {
@@ -184,6 +187,13 @@ impl CaptureLink {
     #[must_use]
     pub fn misses(&self) -> u64 {
         self.programs.iter().filter_map(|program| sys::misses(program.as_fd()).ok()).sum()
+    }
+
+    /// Looks once more for what tells why the XDP program drops: a dispatcher that has only just been loaded has no components.
+    pub fn find_reasons(&self) {
+        if let Some((tables, program)) = &self.drops {
+            tables.follow(program.as_fd());
+        }
     }
 }
 
@@ -262,6 +272,8 @@ impl CapturePrograms {
                 if let Some(value) = map.initial_value_mut() {
                     self.set(value);
                 }
+            } else if target.is_some() && [DropTables::TABLES, DropTables::SEEN].contains(&&*name) {
+                // Each program's own.
             } else if let Some((_, shared)) = self.maps.iter().find(|(known, _)| *known == name) {
                 map.reuse_fd(shared.as_fd())?;
             }
@@ -327,7 +339,18 @@ impl CapturePrograms {
             wanted.push("capture_entry");
         }
         let object = self.object(&wanted, Some((&fd, &name))).and_then(OpenObject::load).map_err(failed)?;
-        link(&object).map_err(failed)
+        let map = |name: &str| {
+            let found = object.maps().find(|map| map.name() == name);
+            let none = || io::Error::new(io::ErrorKind::NotFound, name.to_owned()).into();
+            found.ok_or_else(none).and_then(|map| MapHandle::try_from(&map))
+        };
+        let tables = map(DropTables::TABLES).and_then(|tables| Ok((tables, map(DropTables::SEEN)?)));
+        let (tables, seen) = tables.map_err(failed)?;
+        let tables = DropTables::new(tables, seen);
+        tables.follow(fd.as_fd());
+        let mut made = link(&object).map_err(failed)?;
+        made.drops = Some((tables, fd));
+        Ok(made)
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<&MapHandle, Error> {
@@ -393,7 +416,7 @@ impl FilterTrial {
 }
 
 fn link(object: &Object) -> Result<CaptureLink, libbpf_rs::Error> {
-    let mut made = CaptureLink { _links: Vec::new(), programs: Vec::new() };
+    let mut made = CaptureLink { _links: Vec::new(), programs: Vec::new(), drops: None };
     // Exits before entries: what enters is seen to leave.
     let is_entry = |name: &std::ffi::OsStr| name == "capture_entry";
     for entries in [false, true] {

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::skeleton::capture_types::{capture_asked, capture_flag, capture_kind, capture_record};
+use crate::xdp_drops::XdpDrop;
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +61,8 @@ pub struct CaptureRecord<'a> {
     pub result: i32,
     /// What it is about.
     pub kind: CaptureKind,
+    /// With the verdict `XDP_DROP` of a program of ours: why.
+    pub drop: Option<XdpDrop>,
     /// The filter could not decide.
     pub undecided: bool,
     /// A [`CaptureKind::Piece`] follows.
@@ -173,6 +176,8 @@ impl<'a> CaptureRecord<'a> {
         };
         let asks = |what: capture_asked| asked & what.0 != 0;
         let result = word(offset_of!(capture_record, result))?;
+        let drop = offset_of!(capture_record, drop);
+        let drop = u16::from_ne_bytes(data.get(drop..drop + 2)?.try_into().ok()?);
         let launch = u64_at(data, offset_of!(capture_record, launch))?;
         let comm = data.get(offset_of!(capture_record, comm)..)?.get(..16)?;
         let body = data.get(size_of::<capture_record>()..)?;
@@ -190,6 +195,7 @@ impl<'a> CaptureRecord<'a> {
             pid: word(offset_of!(capture_record, pid))?,
             result: result.cast_signed(),
             kind,
+            drop: XdpDrop::from_number(drop),
             undecided: has(capture_flag::CAPTURE_UNDECIDED),
             more: has(capture_flag::CAPTURE_MORE),
             dropped: has(capture_flag::CAPTURE_DROPPED),

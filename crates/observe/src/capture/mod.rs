@@ -278,7 +278,9 @@ impl Reader {
                 }
             }
         } else {
-            // That a program dropped it is the verdict.
+            // That a program dropped it is the verdict; why, programs of ours tell.
+            let program = record.drop.or(outcome.drop).filter(|_| verdict == Some(Verdict::Drop));
+            let program = program.map(|drop| DropReason::of_program(drop).name);
             let failed = verdict.filter(|verdict| matches!(verdict, Verdict::Redirect { .. }));
             let redirect = failed.and_then(DropReason::of_verdict).map(|reason| reason.name);
             let refused = match point {
@@ -286,7 +288,7 @@ impl Reader {
                 _ => (Layer::Ring, "tx-refused"),
             };
             let sent = outcome.sent.and_then(|_| DropReason::find(refused.0, refused.1));
-            sent.map(|reason| reason.name).or(redirect)
+            sent.map(|reason| reason.name).or(redirect).or(program)
         };
         let metadata = TxMetadata {
             checksum: record.checksum,
