@@ -7,7 +7,7 @@
  *   generic   capture_forwarding ─▶ xdp_do_generic_redirect ─ capture_forward_generic ▶ driver
  *
  * A driver is given up to 16 frames at once and says how many of them it took. A program in a devmap's entry runs in between:
- * its frames are shown as they were before it, and which of them were not taken cannot be told.
+ * its frames are shown as they were before it, and which of them were not taken cannot be told. In generic mode it has run before.
  *
  * Of a frame in several buffers the first is captured. Included by capture.bpf.c, behind what looks at sk_buffs.
  */

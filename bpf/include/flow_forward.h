@@ -4,7 +4,7 @@
  * counts sk_buffs.
  *
  * Frames wait in a bulk queue of the device, which a driver is then given at once; it says how many it took. A program in a devmap's
- * entry runs in between: flows are those before it.
+ * entry runs in between: flows are those before it. In generic mode it has run before: flows are those that it left.
  */
 #ifndef EXPRESSWAY_FLOW_FORWARD_H
 #define EXPRESSWAY_FLOW_FORWARD_H
@@ -20,6 +20,7 @@ struct forwarding {
 	struct flow_packet packets[XDP_BULK];
 	__u32 lengths[XDP_BULK]; /* 0: of another interface */
 	__u32 count;
+	__u32 altered; /* a program of a devmap's entry runs behind this: what it drops is not told from what the driver refuses */
 	__u32 generic; /* xdp_do_generic_redirect runs */
 	__u32 queue;   /* of the device, as flow_packet has it: which one, only the driver knows */
 };
@@ -74,6 +75,7 @@ int BPF_PROG(flows_forwarding, struct xdp_dev_bulk_queue *queue)
 	if (!mine)
 		return 0;
 	mine->count = 0;
+	mine->altered = queue->xdp_prog != NULL;
 	mine->queue = queue_of(place_of(queue->dev->ifindex), FLOW_OUT, FLOWS_QUEUES);
 	if (count > XDP_BULK || !takes_frames(queue->dev))
 		return 0;
@@ -97,7 +99,7 @@ static long count_forwarded(__u32 index, const __u32 *taken)
 		return 0;
 	if (index < *taken)
 		count_packet(&mine->packets[index & (XDP_BULK - 1)], FLOW_XDP, 1, length);
-	else
+	else if (!mine->altered)
 		count_drop(DROP_EGRESS, 0, 1, length);
 	return 0;
 }
@@ -160,7 +162,8 @@ int BPF_PROG(flows_forward_generic, struct sk_buff *skb)
 	struct forwarding *mine = forwarding_here();
 
 	if (mine && mine->generic && is_ours(skb->dev))
-		count_leaving(skb, skb->dev, skb->queue_mapping, FLOW_XDP, 1);
+		/* Which queue is chosen only behind this. */
+		count_leaving(skb, skb->dev, FLOWS_QUEUES, FLOW_XDP, 1);
 	return 0;
 }
 

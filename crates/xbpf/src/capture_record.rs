@@ -201,6 +201,7 @@ impl<'a> CaptureRecord<'a> {
             dropped: has(capture_flag::CAPTURE_DROPPED),
             followed: match kind {
                 CaptureKind::XdpEntry | CaptureKind::XdpExit | CaptureKind::XskCopy => true,
+                CaptureKind::XdpTransmit => true,
                 _ => has(capture_flag::CAPTURE_DIRECT),
             },
             checksum: asks(capture_asked::CAPTURE_TX_CHECKSUM)

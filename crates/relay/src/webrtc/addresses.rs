@@ -29,30 +29,35 @@ const EACH: Duration = Duration::from_secs(1);
 /// at every request.
 const SHOWN: (usize, usize) = (64, 256);
 
-/// How many new addresses ICE was shown.
+/// The addresses that ICE was shown.
 #[derive(Debug)]
 pub(super) struct Newcomers {
     /// When ICE began.
     since: Instant,
     /// Since then.
     shown: usize,
-    all: usize,
+    /// In all: the library knows them already.
+    known: Vec<SocketAddr>,
 }
 
 impl Newcomers {
     /// ICE begins.
     pub(super) fn new(now: Instant) -> Self {
-        Self { since: now, shown: 0, all: 0 }
+        Self { since: now, shown: 0, known: Vec::new() }
     }
 
-    /// Whether ICE may be shown one more.
-    pub(super) fn admit(&mut self, now: Instant) -> bool {
+    /// Whether ICE may be shown what comes from there.
+    pub(super) fn admit(&mut self, remote: SocketAddr, now: Instant) -> bool {
+        if self.known.contains(&remote) {
+            return true;
+        }
         let passed = now.saturating_duration_since(self.since).as_secs() / EACH.as_secs();
         let allowed = usize::try_from(passed).map_or(SHOWN.0, |passed| passed.saturating_add(AT_ONCE));
-        if self.shown >= allowed.min(SHOWN.0) || self.all >= SHOWN.1 {
+        if self.shown >= allowed.min(SHOWN.0) || self.known.len() >= SHOWN.1 {
             return false;
         }
-        (self.shown, self.all) = (self.shown + 1, self.all + 1);
+        self.shown += 1;
+        self.known.push(remote);
         true
     }
 
@@ -212,16 +217,22 @@ mod tests {
     fn ice_is_shown_a_few_new_addresses_at_a_time_and_not_many_in_all() {
         let start = Instant::now();
         let mut newcomers = Newcomers::new(start);
-        let mut count = |now| (0..1000).filter(|_| newcomers.admit(now)).count();
+        let mut port = 0;
+        let mut admit = |newcomers: &mut Newcomers, now| {
+            port += 1;
+            newcomers.admit(address(port), now)
+        };
+        let mut count = |now| (0..1000).filter(|_| admit(&mut newcomers, now)).count();
         assert_eq!((count(start), count(start + EACH), count(start + EACH)), (AT_ONCE, 1, 0));
         assert_eq!(count(start + 10 * EACH), 9);
         assert_eq!(count(start + 1000 * EACH), SHOWN.0 - AT_ONCE - 10);
         let mut all = SHOWN.0;
         for round in 2..10 {
             newcomers.restart(start);
-            all += (0..1000).filter(|_| newcomers.admit(start + 1000 * EACH)).count();
+            all += (0..1000).filter(|_| admit(&mut newcomers, start + 1000 * EACH)).count();
             assert_eq!(all, SHOWN.1.min(round * SHOWN.0));
         }
+        assert!(newcomers.admit(address(1), start), "it is known");
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl Session {
                 context.counters.dropped_password += 1;
                 return Ok(Heard::Dropped);
             }
-            if !self.newcomers.admit(now) {
+            if !self.newcomers.admit(remote, now) {
                 context.counters.dropped_new_address += 1;
                 return Ok(Heard::Dropped);
             }

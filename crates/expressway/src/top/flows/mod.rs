@@ -225,13 +225,15 @@ struct Process<'a> {
     address: &'a Address,
     /// Its sample before: rates take two.
     view: Option<super::View>,
+    /// Its metrics page before, for the same reason.
+    metrics: Option<counters::View>,
     /// When it did not answer last: then it is left alone for a while, or each sample could wait for its answer.
     failed: Option<Instant>,
 }
 
 impl<'a> Process<'a> {
     fn new(admin: Admin, address: &'a Address) -> Self {
-        Self { admin, address, view: None, failed: None }
+        Self { admin, address, view: None, metrics: None, failed: None }
     }
 
     /// What it dropped since its start, by its metrics page; `None` where nothing answers.
@@ -240,11 +242,15 @@ impl<'a> Process<'a> {
             return None;
         }
         let found = match self.admin.page("/metrics") {
-            Ok(Answer::Page(text)) => counters::View::of(&text).ok().map(|view| drops::of(&view)),
+            Ok(Answer::Page(text)) => match self.metrics.take() {
+                Some(mut view) => view.update(&text).ok().map(|()| view),
+                None => counters::View::of(&text).ok(),
+            },
             _ => None,
         };
         self.failed = found.is_none().then(Instant::now);
-        found
+        self.metrics = found;
+        self.metrics.as_ref().map(drops::of)
     }
 
     /// What its own screen would show now.

@@ -259,6 +259,7 @@ impl Session {
     fn unask(&mut self, turn: &mut Turn<'_>, stream: u64) {
         turn.transport().stop_stream(stream, stream_code::CANCEL);
         self.incoming.remove(&stream);
+        self.incomplete.forget(stream);
     }
 
     /// Asks the peer on a new stream, whose end would take back what is asked.
