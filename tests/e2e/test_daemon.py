@@ -13,11 +13,11 @@ from harness.paths import LIMIT
 # Lives until SIGTERM, and then ends as it is told to.
 LIVES = """
 import signal, sys
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print(*sys.argv[2:], file=sys.stderr, flush=True)
 print("ready", flush=True)
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+sys.exit(int(sys.argv[1]))
 """
 
 
