@@ -104,11 +104,14 @@ class Sections(unittest.TestCase):
         self.assertIn("-m pytest tests/e2e", calls)
 
     def test_what_another_lane_makes_is_waited_for_whichever_is_named_first(self) -> None:
-        for sections in (("virtio", "build", "beside"), ("beside", "build")):
+        for sections in (("drivers", "build", "doc"), ("drivers", "build")):
             code, report, calls = self.run_sections(*sections)
             self.assertEqual((code, set(report.values())), (0, {"ok", ""}))
-            self.assertLess(calls.index("cargo build --profile gate"), calls.index("python3 tests/guest"))
+            self.assertLess(calls.index("cargo build --profile gate"), calls.index("python3 tests/guest igb"))
             self.calls.unlink()
+        self.assertEqual(self.run_sections("beside", "clippy")[0], 0)
+        calls = self.calls.read_text()
+        self.assertLess(calls.index("cargo build --locked --workspace --all-targets"), calls.index("python3 tests/guest beside"))
 
     def test_a_step_that_fails_fails_its_section(self) -> None:
         # The first of several steps, behind which others are well.
