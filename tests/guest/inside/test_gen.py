@@ -48,6 +48,7 @@ def test_what_is_sent_arrives(lab, mode: str) -> None:
     while len(payloads) < COUNT:
         payloads.append(taker.recv(2048))
     assert {len(payload) for payload in payloads} == {SIZE}
-    assert [struct.unpack_from("!Q", payload)[0] for payload in payloads] == list(range(COUNT))
+    # Each once. Not in order: while the kernel does not know whether the neighbour is still there, it sends a burst now and then.
+    assert sorted(struct.unpack_from("!Q", payload)[0] for payload in payloads) == list(range(COUNT))
     assert not select.select([taker], [], [], 0.2)[0], "something came twice"
     taker.close()
