@@ -107,7 +107,6 @@ mod skeleton;
 mod sockets;
 mod sys;
 mod target;
-mod xdp_drops;
 
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
@@ -130,7 +129,7 @@ pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 pub use flows::{
     DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowOptions, FlowPath, FlowPrograms,
-    FlowQueue, FlowTotals,
+    FlowTotals,
 };
 pub use guard::{
     Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardKey, GuardLearned, GuardLearner,
@@ -146,4 +145,3 @@ pub use rings::PerfRings;
 pub use role::Role;
 pub use sockets::{SocketList, SocketRecord, SocketRing};
 pub use target::XdpTarget;
-pub use xdp_drops::{XdpDrop, last_drops};

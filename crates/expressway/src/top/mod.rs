@@ -5,7 +5,6 @@
 
 mod balance;
 mod counters;
-mod drops;
 mod flows;
 mod forward;
 mod gateway;
