@@ -32,8 +32,8 @@
 #define PERF_BPF_EVENT_PROG_LOAD 1
 #define NETDEV_TX_BUSY 0x10
 #define ETHERNET 14
-/* No more stands in front of nearly all packets: an Ethernet header. In whole words. */
-#define PREFIX_MOST 16
+/* Room for an Ethernet header, which is all that most packets have in front; in whole words. */
+#define PREFIX_USUAL 16
 /* `mac_header` of a packet that has none yet. */
 #define NO_HEADER ((__u16)~0U)
 
@@ -478,10 +478,10 @@ static __always_inline struct capture_counts *describe(struct scratch *scratch, 
 			return NULL;
 		if (held > CAPTURE_HEAD)
 			held = CAPTURE_HEAD;
-		if (prefix > PREFIX_MOST)
+		if (prefix > PREFIX_USUAL)
 			__builtin_memcpy(scratch->room, scratch->prefix, CAPTURE_PREFIX);
 		else if (prefix)
-			__builtin_memcpy(scratch->room, scratch->prefix, PREFIX_MOST);
+			__builtin_memcpy(scratch->room, scratch->prefix, PREFIX_USUAL);
 		if (held && bpf_probe_read_kernel(scratch->room + prefix, held, skb->data + skip))
 			held = 0;
 		held += prefix;

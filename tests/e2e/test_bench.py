@@ -34,7 +34,7 @@ io = "udp"
 udp_send = "sendmmsg"
 [[contestant]]
 name = "by copy"
-side = "xsk"
+side = "xdp"
 server = "expressway"
 io = "copy"
 """
@@ -185,16 +185,18 @@ forwarder = "user"
 """
 
 
-# Long enough for samples of each call on a machine with other things to do.
-
-
 @pytest.mark.parametrize("scenario", [SCENARIO, FANOUT], ids=["gateway", "fan-out"])
 def test_a_profile_is_drawn_of_each_side(tmp_path: Path, scenario: str) -> None:
     # On a machine with other things to do a moment has few samples.
     for seconds in (3, 15):
         (tmp_path / "trial.toml").write_text(scenario.replace("seconds = 0.5", f"seconds = {seconds}"))
         out = tmp_path / f"out-{seconds}"
-        bench(tmp_path / "trial.toml", "--profile", "--out", out, "--peers", tmp_path / "no-peers")
+        words = ("--log-level", "error", "bench", tmp_path / "trial.toml", "--profile", "--out", out)
+        words = [str(word) for word in (BINARY, *words, "--peers", tmp_path / "no-peers")]
+        result = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+        if seconds == 3 and "perf recorded no samples" in result.stderr:
+            continue
+        assert result.returncode == 0, result.stdout + result.stderr
         folder = out / "profiles"
         assert len(list(folder.glob("*.svg"))) == 2 and not list(folder.glob("*.perf"))
         folded = {drawn: drawn.with_suffix(".folded").read_text().splitlines() for drawn in folder.glob("*.svg")}

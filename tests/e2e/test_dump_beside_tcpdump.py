@@ -119,6 +119,8 @@ def test_of_a_vlan(on_vlan: OnVlan, make_server, make_dump, certificates: Path, 
     host = on_vlan.hosts[0]
     server = make_server(lab, mode=mode, listen=[address(host)])
     ours, theirs = f"server{on_vlan.name}", f"client{on_vlan.name}"
+    # The neighbour is known then: before, the kernel sends.
+    lab.run("client", "ping", "-c1", host)
     beside = Beside(lab, make_dump, tmp_path, (ours, theirs), mode)
     # What the device has that belongs to no VLAN, or to another, is not the VLAN's.
     lab.run("client", "ping", "-c2", lab.server["ipv4"])

@@ -34,7 +34,7 @@ server = "expressway"
 io = "udp"
 [[contestant]]
 name = "by copy"
-side = "xsk"
+side = "xdp"
 server = "expressway"
 io = "copy"
 [[contestant]]
@@ -57,7 +57,7 @@ rounds = 1
 seconds = 0.3
 [[contestant]]
 name = "by copy"
-side = "xsk"
+side = "xdp"
 way = "af-xdp-copy"
 """
 
@@ -97,11 +97,11 @@ side = "kernel"
 way = "nftables-raw"
 [[contestant]]
 name = "by XDP"
-side = "xsk"
+side = "xdp"
 way = "expressway"
 [[contestant]]
 name = "passed by XDP"
-side = "xsk"
+side = "xdp"
 way = "expressway"
 action = "pass"
 """

@@ -297,7 +297,7 @@ mod tests {
             .iter()
             .map(|line| serde_json::to_string(line).unwrap())
             .map(|text| {
-                text.replace("\"xsk\"", "\"express\"").replace("bytes_per_datagram", "express_percent")
+                text.replace("\"xdp\"", "\"express\"").replace("bytes_per_datagram", "express_percent")
             })
             .collect();
         assert!(former[1].contains("\"side\":\"express\""), "{}", former[1]);
@@ -305,7 +305,7 @@ mod tests {
 
         let mut read = RawRun::default();
         read.add(Path::new("raw.jsonl"), &former.join("\n")).unwrap();
-        assert_eq!(read.scenarios[0].contestants[2].side, Side::Xsk);
+        assert_eq!(read.scenarios[0].contestants[2].side, Side::Xdp);
         assert!(read.scenarios[0].metric("xsk_percent").is_some());
         assert_eq!(read.runs[0].values["xsk_percent"], 1200.0);
         assert!(!read.runs[0].values.contains_key("express_percent"));

@@ -16,7 +16,7 @@ pub(crate) fn say(state: &str) {
     }
 }
 
-/// Prints the lines that say so, and tells the manager, that the command does its work.
+/// The command is ready: prints `lines`, which say so, and tells the manager.
 pub(crate) fn ready(lines: &str) -> Result<(), Failure> {
     crate::print(lines)?;
     say("READY=1");

@@ -178,7 +178,7 @@ reasons! {
         "received-memory" = "refused_received_memory": "A client whose data cannot be read and took too much memory.";
         "received-timeout" = "refused_received_timeout": "A client that left out data for too long and sent what comes after it.";
         "datagram-frame" = "dropped_datagram_frame": "A DATAGRAM frame (RFC 9221): nothing reads them.";
-        "webtransport-stream" = "refused_webtransport_stream": "A stream of no WebTransport session, or one too many before its session, or one that does not say what it is.";
+        "webtransport-stream" = "refused_webtransport_stream": "A stream of an unknown WebTransport session, one too many before its session began, or one without a type in time.";
         "webtransport-session" = "refused_webtransport_session": "A WebTransport session beyond the one of its connection, or refused by what it was for.";
     }
     Tcp {
@@ -190,7 +190,7 @@ reasons! {
         "handshake" = "tcp_refused" ["reason" "handshake"]: "A TLS handshake that failed.";
         "handshake-timeout" = "tcp_refused" ["reason" "handshake-timeout"]: "A TLS handshake that took too long.";
         "flood" = "tcp_refused" ["reason" "flood"]: "Frames that carry nothing, beyond the allowance.";
-        "memory" = "tcp_refused" ["reason" "memory"]: "More received that nobody reads than there is memory for.";
+        "memory" = "tcp_refused" ["reason" "memory"]: "A connection with more unread data than there is memory for.";
         "malformed" = "tcp_refused" ["reason" "malformed"]: "A client that broke HTTP.";
     }
     Http {

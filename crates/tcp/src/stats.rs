@@ -165,7 +165,7 @@ impl Stats {
             ("tcp_response_bytes", "Bytes of responses over TCP that wait to be sent.", held.responses),
             (
                 "tcp_request_bytes",
-                "Bytes of requests over TCP: what has come and nobody has read, and what is kept while they are answered.",
+                "Bytes of requests over TCP: received and unread, or kept until they are answered.",
                 held.requests,
             ),
         ] {

@@ -6,6 +6,7 @@ mod flame;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -13,6 +14,12 @@ use crate::{BenchError, io_error};
 
 /// Samples a second, each with the top of the user stack, whose frames release builds keep no pointers to: a prime, so that no loop's period divides it.
 const FREQUENCY: &str = "499";
+
+/// For how long the threads of what is measured must have stayed the same, and how often that is looked for.
+const SETTLED: (Duration, usize) = (Duration::from_millis(500), 20);
+
+/// How often `perf` is started, should it exit over a thread that ended.
+const ATTEMPTS: usize = 3;
 
 /// What is missing for it.
 pub fn lacks() -> Option<String> {
@@ -35,6 +42,20 @@ impl Recording {
     /// seconds where it was not read from the disk before. `svg` is what [`Recording::finish`] writes; the samples go beside
     /// it.
     pub(crate) fn start(tasks: &[u32], svg: &Path, title: &str) -> Result<Self, BenchError> {
+        settle(tasks);
+        let mut attempt = 1;
+        loop {
+            let mut recording = Self::spawn(tasks, svg, title)?;
+            match control::begin(&mut recording.child) {
+                Ok(()) => return Ok(recording),
+                Err(error) if attempt == ATTEMPTS => return Err(error),
+                Err(error) => tracing::debug!(%error, attempt, "once more"),
+            }
+            attempt += 1;
+        }
+    }
+
+    fn spawn(tasks: &[u32], svg: &Path, title: &str) -> Result<Self, BenchError> {
         let data = svg.with_extension("perf");
         let list = tasks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let child = Command::new("perf")
@@ -59,9 +80,7 @@ impl Recording {
             .spawn()
             .map_err(io_error("perf record"))?;
         let folded = svg.with_extension("folded");
-        let mut recording = Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() };
-        control::begin(&mut recording.child)?;
-        Ok(recording)
+        Ok(Self { child, data, folded, svg: svg.to_owned(), title: title.to_owned() })
     }
 
     /// Ends sampling and draws.
@@ -91,6 +110,26 @@ impl Recording {
         // Tens of megabytes; the folded stacks are what is left of it.
         let _ = std::fs::remove_file(&self.data);
         Ok(())
+    }
+}
+
+/// Waits until no thread of these tasks comes or goes, as some do while they start: `perf` (6.1) may fail over one that ends while it
+/// opens its counters, and spins on one that ends later.
+fn settle(tasks: &[u32]) {
+    let threads = || -> Vec<std::ffi::OsString> {
+        let of_task = |task: &u32| std::fs::read_dir(format!("/proc/{task}/task")).into_iter().flatten();
+        let mut threads: Vec<_> =
+            tasks.iter().flat_map(of_task).flatten().map(|entry| entry.file_name()).collect();
+        threads.sort();
+        threads
+    };
+    let mut before = threads();
+    for _ in 0..SETTLED.1 {
+        std::thread::sleep(SETTLED.0);
+        let now = threads();
+        if std::mem::replace(&mut before, now) == before {
+            return;
+        }
     }
 }
 

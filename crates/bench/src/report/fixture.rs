@@ -35,7 +35,7 @@ pub(crate) fn described() -> Described {
         contestants: vec![
             contestant("a", Side::Peer),
             contestant("b", Side::Kernel),
-            contestant("c", Side::Xsk),
+            contestant("c", Side::Xdp),
         ],
         sweep: [("body".to_owned(), vec![Value::Count(1024)])].into(),
         settings: BTreeMap::new(),

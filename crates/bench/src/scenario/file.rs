@@ -225,10 +225,10 @@ impl Check<'_> {
             let side = match side.as_str() {
                 "peer" => Side::Peer,
                 "kernel" => Side::Kernel,
-                "xsk" => Side::Xsk,
+                "xdp" => Side::Xdp,
                 "ours" => Side::Ours,
                 _ => {
-                    let problem = "expected one of \"peer\", \"kernel\", \"xsk\", \"ours\"";
+                    let problem = "expected one of \"peer\", \"kernel\", \"xdp\", \"ours\"";
                     return Err(self.source.at(at, problem));
                 }
             };
@@ -399,7 +399,7 @@ side = "kernel"
 way = "udp"
 [[contestant]]
 name = "b"
-side = "xsk"
+side = "xdp"
 way = "af-xdp-copy"
 [tour]
 rounds = 1
@@ -448,7 +448,7 @@ contestants = ["b"]
                 "x.toml:11: sweep.wait: expected at least one value",
             ),
             ("base = \"a\"", "base = \"z\"", "x.toml:9: base: `z` is not a contestant; valid here: a, b"),
-            ("side = \"xsk\"", "side = \"theirs\"", "x.toml:18: contestant.1.side: expected one of \"peer\""),
+            ("side = \"xdp\"", "side = \"theirs\"", "x.toml:18: contestant.1.side: expected one of \"peer\""),
             ("name = \"b\"", "name = \"a\"", "x.toml:17: contestant.1.name: `a` occurs twice"),
             ("way = \"udp\"", "wait = \"spin\"", "x.toml:15: contestant.0.wait: is also swept"),
             ("rounds = 2", "rounds = 0", "x.toml:7: rounds: expected a whole number from 1 to 1000"),

@@ -29,7 +29,7 @@ pub enum Side {
     Kernel,
     /// Ours on XDP or AF_XDP. Raw files of earlier versions call it `express`.
     #[serde(alias = "express")]
-    Xsk,
+    Xdp,
     /// Ours, where packet I/O is not what is compared.
     Ours,
 }
@@ -37,7 +37,7 @@ pub enum Side {
 impl Side {
     /// Whether it counts as ours in reports.
     pub(crate) fn is_ours(self) -> bool {
-        matches!(self, Self::Xsk | Self::Ours)
+        matches!(self, Self::Xdp | Self::Ours)
     }
 }
 

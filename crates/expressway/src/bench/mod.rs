@@ -249,7 +249,7 @@ fn tell(line: &Line) {
             );
         }
         Line::Failed(absent) => {
-            tracing::warn!(
+            tracing::error!(
                 scenario = absent.scenario,
                 contestant = absent.contestant,
                 reason = absent.reason,

@@ -1,6 +1,7 @@
 //! The threads of a relay.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -110,13 +111,23 @@ impl Workers {
             .collect()
     }
 
-    /// Tells workers the receivers that have changed; the name of a room whose worker does not listen.
+    /// Has workers send to the receivers that have changed from now on; the name of a room whose worker does not listen.
     pub(super) fn set_outputs(&self, old: &Config, new: &Config) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut told = Vec::new();
         for (index, (before, room)) in old.rooms.iter().zip(&new.rooms).enumerate() {
             if before.outputs != room.outputs {
                 let mailbox = &self.mailboxes[service::owner(index, self.mailboxes.len())];
-                let message = Message::Outputs(index, room.outputs.clone());
-                mailbox.send_until(message, Instant::now() + PATIENCE).map_err(|_| room.name.clone())?;
+                let (taken, awaited) = mpsc::channel();
+                let message = Message::Outputs(index, room.outputs.clone(), taken);
+                mailbox.send_until(message, deadline).map_err(|_| room.name.clone())?;
+                told.push((&room.name, awaited));
+            }
+        }
+        for (room, awaited) in told {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if awaited.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                return Err(room.clone());
             }
         }
         Ok(())

@@ -199,7 +199,7 @@ impl Capture {
         self.attached.misses()
     }
 
-    /// How often something may not have been seen because an XDP program had just come: each time is a [`Uncaptured`].
+    /// How often something may not have been seen because an XDP program had just come: each time is an [`Uncaptured`].
     #[must_use]
     pub fn gaps(&self) -> u64 {
         self.attached.gaps()

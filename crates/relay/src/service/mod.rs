@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,8 +46,8 @@ pub enum Message {
     Layer(u64, Option<Box<str>>),
     /// Another worker's session was heard from an address, or is no more.
     News(News),
-    /// A room sends to these receivers from now on.
-    Outputs(usize, Vec<Output>),
+    /// A room sends to these receivers from now on. The sender is dropped once it does.
+    Outputs(usize, Vec<Output>, mpsc::Sender<()>),
     /// For the QUIC endpoint of this worker.
     Quic(quic::Message),
     /// End after this turn, or when sessions of Media over QUIC have heard of it.
@@ -327,7 +328,7 @@ impl Service for Relay {
             Message::Restart(restart) => self.restart(context, *restart),
             Message::Layer(number, rid) => self.set_layer(context, number, rid),
             Message::News(news) => self.hear(news),
-            Message::Outputs(room, outputs) => {
+            Message::Outputs(room, outputs, _taken) => {
                 let Some(owned) = &mut self.rooms[room] else { return };
                 let before = std::mem::take(&mut owned.status.receivers);
                 let stay = owned.room.set_outputs(outputs);
