@@ -1,13 +1,16 @@
 """`expressway trace`: requests of third-party clients followed through a running server."""
 
 import json
+import math
 import os
 import signal
 import socket
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +141,13 @@ def lines(connection: socket.socket) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+def seconds_for(ask: Callable[[], object]) -> str:
+    """How long a trace takes to see it asked more than once, however slow the machine is now."""
+    began = time.monotonic()
+    ask()
+    return str(4 + math.ceil(4 * (time.monotonic() - began)))
+
+
 def ask_until_over(trace: subprocess.Popen[str], ask: Callable[[], object]) -> None:
     """Asks again and again while a trace lasts, once at least."""
     ask()
@@ -157,8 +167,9 @@ def test_each_hop_of_a_request_is_seen(
     server = make_server(lab, mode=mode, root=files)
     connect = address(lab.server["ipv4"])
     chrome = tmp_path / "trace.json"
-    trace = start(server, "--json", "--seconds", "4", "--request", "/clip", "--chrome", chrome)
-    ask_until_over(trace, lambda: clients.fetch(lab, client, connect, certificates, PATHS))
+    ask = partial(clients.fetch, lab, client, connect, certificates, PATHS)
+    trace = start(server, "--json", "--seconds", seconds_for(ask), "--request", "/clip", "--chrome", chrome)
+    ask_until_over(trace, ask)
     document = finish(trace)
     assert document["ended"] and document["lost"] == 0 and document["left_out"] == 0, document
     assert document["requests"] >= 1 and document["connections"] >= 1
@@ -176,9 +187,10 @@ def test_each_hop_of_a_request_is_seen(
     # A datagram may come by the kernel in any mode: the first ones do.
     assert slowest["in"] == "kernel socket" or mode == "copy" and " queue " in slowest["in"], slowest
     assert slowest["out"] == "kernel socket" or mode == "copy" and " queue " in slowest["out"], slowest
-    # Whoever stamped it is told by the way that it came.
-    (by,) = [hop["by"] for hop in slowest["hops"] if hop["hop"] == "arrived"]
-    assert by == ("kernel" if slowest["in"] == "kernel socket" else "xdp"), slowest
+    # Whoever stamped it is told by the way that it came. The kernel's sockets begin to, on a busy machine, a while after they are
+    # asked to (net_enable_timestamp leaves it to a kworker).
+    by = [hop["by"] for hop in slowest["hops"] if hop["hop"] == "arrived"]
+    assert by in ([["kernel"], []] if slowest["in"] == "kernel socket" else [["xdp"]]), slowest
     for row in document["request_steps"] + document["packet_steps"]:
         assert sum(bucket["count"] for bucket in row["buckets"]) == row["count"], row
         assert row["buckets"][-1]["le"] >= row["max"] and row["buckets"][0]["count"] > 0, row
@@ -196,9 +208,10 @@ def test_the_program_of_an_agent_stamps_for_its_client(make_lab, start_agent, ma
     more = {"io": {"agent": f'"{agent.socket}"'}}
     server = make_server(lab, mode="copy", certificates=readable, prefix=UNPRIVILEGED, more=more)
     connect = address(lab.server["ipv4"])
+    ask = partial(clients.fetch, lab, "quicgo", connect, readable, PATHS)
     for times in (1, 2):
-        trace = start(server, "--json", "--seconds", "3", times=times)
-        ask_until_over(trace, lambda: clients.fetch(lab, "quicgo", connect, readable, PATHS))
+        trace = start(server, "--json", "--seconds", seconds_for(ask), times=times)
+        ask_until_over(trace, ask)
         document = finish(trace)
         assert set(steps(document)) >= STEPS | {"receive", "complete"}, document
     assert server.metrics().sum("rx_kernel_packets_total") == 0
@@ -223,8 +236,9 @@ def test_each_hop_of_a_request_over_tcp_is_seen(
     server = make_server(lab, mode="udp", root=files)
     server.wait_tcp([address(lab.server["ipv4"])])
     chrome = tmp_path / "trace.json"
-    trace = start(server, "--json", "--seconds", "4", "--request", "/clip", "--chrome", chrome)
-    ask_until_over(trace, lambda: curl(server, certificates, version, [*PATHS, "/missing"]))
+    ask = partial(curl, server, certificates, version, [*PATHS, "/missing"])
+    trace = start(server, "--json", "--seconds", seconds_for(ask), "--request", "/clip", "--chrome", chrome)
+    ask_until_over(trace, ask)
     document = finish(trace)
     assert document["ended"] and document["lost"] == 0 and document["left_out"] == 0, document
     assert document["requests"] >= 3 and document["failed"] <= 1, document
@@ -248,8 +262,9 @@ def test_perfetto_reads_the_file(
     server = make_server(lab, mode="copy", root=files)
     connect = address(lab.server["ipv4"])
     chrome = tmp_path / "trace.json"
-    trace = start(server, "--json", "--seconds", "3", "--chrome", chrome)
-    ask_until_over(trace, lambda: clients.fetch(lab, "quicgo", connect, certificates, PATHS))
+    ask = partial(clients.fetch, lab, "quicgo", connect, certificates, PATHS)
+    trace = start(server, "--json", "--seconds", seconds_for(ask), "--chrome", chrome)
+    ask_until_over(trace, ask)
     finish(trace)
     events = check_chrome(chrome)
     browser = open_browser(lab)
@@ -275,7 +290,8 @@ def test_a_filter_sees_only_its_client_and_a_sample_only_some_requests(
         for connect in listen:
             clients.fetch(lab, "quicgo", connect, certificates, PATHS)
 
-    trace = start(server, "--json", "--seconds", "3", "--client", lab.client["ipv6"], "--chrome", chrome)
+    seconds = seconds_for(fetch_both)
+    trace = start(server, "--json", "--seconds", seconds, "--client", lab.client["ipv6"], "--chrome", chrome)
     ask_until_over(trace, fetch_both)
     document = finish(trace)
     assert document["requests"] >= 1 and document["slowest"]["client"].startswith(f"[{lab.client['ipv6']}]:")
