@@ -21,8 +21,6 @@
  *
  * Linux 5.18 or newer (xdp.frags, bpf_xdp_load_bytes).
  */
-#include <bpf/bpf_core_read.h>
-
 #include "packet.h"
 #include "forward_shared.h"
 
@@ -905,11 +903,6 @@ struct net_device {
 	possible_net_t nd_net;
 } __attribute__((preserve_access_index));
 
-/* An entry of a devmap. */
-struct bpf_dtab_netdev {
-	struct net_device *dev;
-} __attribute__((preserve_access_index));
-
 /* Set before load: the network namespace of the interfaces. */
 const volatile __u32 namespace_inode = 0;
 
@@ -934,23 +927,26 @@ int forward_sent(__u64 *arguments)
 	return 0;
 }
 
-/* What a device is not even given: it sends no redirected frames (any more), is down, or the frame is longer than it takes. */
+/* Set after load: what the kernel calls devices_map. */
+__u32 devices_id = 0;
+
+/*
+ * What a device is not even given: it sends no redirected frames (any more), is down, or the frame is longer than it takes. The
+ * entry itself is a pointer to void, which the verifier of Linux 6.1 lets nobody read.
+ */
 SEC("tp_btf/xdp_redirect_err")
 int forward_refused(__u64 *arguments)
 {
-	const struct bpf_dtab_netdev *target = (void *)arguments[2];
-	__u32 type = arguments[4];
+	__u32 map = arguments[5], interface = arguments[6], device;
+	const struct forward_output *output;
 	struct forward_egress *egress;
-	struct net_device *to;
-	__u32 device;
 
-	/* Of a datagram that is copied there is no one target. */
-	if (!target || (type != BPF_MAP_TYPE_DEVMAP && type != BPF_MAP_TYPE_DEVMAP_HASH))
+	if (!devices_id || map != devices_id)
 		return 0;
-	to = BPF_CORE_READ(target, dev);
-	if (BPF_CORE_READ(to, nd_net.net, ns.inum) != namespace_inode)
+	output = bpf_map_lookup_elem(&outputs_map, &interface);
+	if (!output)
 		return 0;
-	device = BPF_CORE_READ(to, ifindex);
+	device = output->device;
 	egress = bpf_map_lookup_elem(&egress_stats_map, &device);
 	if (egress)
 		egress->refused++;

@@ -62,6 +62,7 @@ enum forward_output_flag {
 struct forward_output {
 	__u32 tags[FORWARD_TAGS];
 	__u32 flags; /* enum forward_output_flag */
+	__u32 device; /* that sends */
 };
 
 /*

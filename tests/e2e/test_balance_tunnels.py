@@ -1,4 +1,4 @@
-"""`expressway balance` to nodes behind tunnels: by the kernel's own devices, or a process that opens them."""
+"""`expressway balance` to nodes behind tunnels, which a process opens."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import pytest
 from harness.balance import ADMIN, PORT, VIP, VIP6, Balancer, Client, Network, wait_until
 from harness.namespace import run_inside
 from harness.paths import LIMIT
-from harness.tunnels import ENDS, INNER_IPV4, INNER_IPV6, End, Outer, ProcessEnd, address_of, balancers_address
+from harness.tunnels import INNER_IPV4, INNER_IPV6, Outer, ProcessEnd, address_of, balancers_address
 
 Made = Callable[..., Balancer]
 UPLOAD = PORT + 1
@@ -19,10 +19,10 @@ METHODS = pytest.mark.parametrize("method", ["ipip", "gue"])
 OUTERS = pytest.mark.parametrize("outer", [4, 6], ids=["over-ipv4", "over-ipv6"])
 
 
-@pytest.fixture(params=list(ENDS))
-def ends(network: Network, request: pytest.FixtureRequest) -> Iterator[dict[str, End]]:
+@pytest.fixture
+def ends(network: Network) -> Iterator[dict[str, ProcessEnd]]:
     """Where tunnels end on each node."""
-    made = {name: ENDS[request.param](network, name) for name in network.nodes}
+    made = {name: ProcessEnd(network, name) for name in network.nodes}
     yield made
     for end in made.values():
         end.close()
@@ -83,11 +83,11 @@ def upload(network: Network, to: str, content: bytes) -> bytes:
 
 @METHODS
 @OUTERS
-def test_flows_reach_their_nodes_by_tunnels(network: Network, make_balancer: Made, ends: dict[str, End], method: str, outer: int) -> None:
+def test_flows_reach_their_nodes_by_tunnels(network: Network, make_balancer: Made, ends: dict[str, ProcessEnd], method: str, outer: int) -> None:
     """TCP and UDP over IPv4 and IPv6 in the same tunnels; each flow keeps its node, and clients learn what fits."""
     balancer = make_balancer(text(network, method, outer, network.nodes))
     for kind, to in KINDS:
-        clients = [Client(network, kind, to) for _ in range(25)]
+        clients = [Client(network, kind, to) for _ in range(40)]
         first = [client.ask() for client in clients]
         assert set(first) == set(network.nodes)
         assert [client.ask() for client in clients] == first
@@ -104,22 +104,21 @@ def test_flows_reach_their_nodes_by_tunnels(network: Network, make_balancer: Mad
     digests = [Digests(network, name) for name in network.nodes]
     for to in (VIP, VIP6):
         assert upload(network, to, content) == hashlib.sha256(content).digest()
-    told = json.loads(balancer.admin("/services"))
-    assert told["services"][2]["answered_too_big"] > 0, "a full packet has no room for an outer header"
-    assert told["services"][2]["dropped"] == 0, told
+    told = json.loads(balancer.admin("/services"))["services"][2]
+    assert told["answered_too_big"] > 0, "a full packet has no room for an outer header"
+    assert set(told["dropped_by_reason"].values()) == {0}, told
     for server in digests:
         server.stop()
-    if isinstance(ends["n1"], ProcessEnd):
-        check_outer(network, ends, method, outer)
+    check_outer(network, ends, method, outer)
 
 
-def check_outer(network: Network, ends: dict[str, End], method: str, outer: int) -> None:
+def check_outer(network: Network, ends: dict[str, ProcessEnd], method: str, outer: int) -> None:
     """What a process sees of outer headers."""
     seen: set[Outer] = set()
     for end in ends.values():
-        assert isinstance(end, ProcessEnd)
         seen |= end.seen
-    assert {one.source for one in seen} == {balancers_address(network, outer)}
+    # Over IPv6 the kernel prefers the service's address as a source.
+    assert {one.source for one in seen} <= {balancers_address(network, outer), VIP6}
     assert {(one.method, one.inner) for one in seen} == {(method, INNER_IPV4), (method, INNER_IPV6)}
     if method == "gue":
         ports = {one.port for one in seen}
@@ -128,7 +127,7 @@ def check_outer(network: Network, ends: dict[str, End], method: str, outer: int)
 
 
 @METHODS
-def test_a_node_behind_a_tunnel_that_goes_and_comes_back(network: Network, make_balancer: Made, ends: dict[str, End], method: str) -> None:
+def test_a_node_behind_a_tunnel_that_goes_and_comes_back(network: Network, make_balancer: Made, ends: dict[str, ProcessEnd], method: str) -> None:
     """Drained it keeps its flows; removed it has none; others never notice."""
     balancer = make_balancer(text(network, method, 4, network.nodes))
     clients = [Client(network, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) for _ in range(20)]

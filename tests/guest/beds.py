@@ -117,16 +117,14 @@ BEDS = {
         memory=3072,
     ),
     "edge": Bed(
-        about="guard, balance, forward and serve in one dispatcher, and beside the kernel's routing, tunnels and IPVS",
+        about="guard, balance, forward and serve in one dispatcher, and beside the kernel's routing and IPVS",
         flavour="cloud-amd64",
-        modules=["veth", "bridge", "8021q", "ip_vs", "ip_vs_mh", "ipip", "sit", "ip6_tunnel", "fou", "fou6"],
+        modules=["veth", "bridge", "8021q", "ip_vs", "ip_vs_mh"],
         devices=[],
         tests=[
             "pytest /expressway/tests/e2e/test_beside_edge.py",
             "pytest /expressway/tests/e2e/test_edge_oracles.py -k 'not nftables'",
             "pytest /expressway/tests/e2e/test_forward.py -k refuses",
-            "pytest /expressway/tests/e2e/test_forward_lost.py",
-            "pytest /expressway/tests/e2e/test_balance_tunnels.py -k kernel",
         ],
         deadline=1800,
         end_to_end=True,

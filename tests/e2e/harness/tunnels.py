@@ -1,4 +1,4 @@
-"""Ends of a balancer's tunnels on a node: the kernel's own devices, or sockets of this process."""
+"""Ends of a balancer's tunnels on a node: sockets of this process."""
 
 import select
 import socket
@@ -6,7 +6,6 @@ import struct
 import threading
 from dataclasses import dataclass
 
-from . import kernel
 from .balance import Network
 from .namespace import run_inside
 
@@ -29,36 +28,6 @@ class Outer:
 def address_of(network: Network, name: str, family: int) -> str:
     """A node's own address."""
     return network.address(name) if family == 4 else f"fd77::{network.hosts[name]}"
-
-
-class KernelEnd:
-    """ipip, sit and ip6tnl devices, with fou in front of them for GUE."""
-
-    def __init__(self, network: Network, name: str) -> None:
-        self.network, self.name = network, name
-        network.inside(name, "sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0")
-        four, six = (address_of(network, name, family) for family in (4, 6))
-        self.devices = {"ipip": four, "sit": four, "ip6tnl": six}
-        for kind, local in self.devices.items():
-            mode = ["mode", "any"] if kind == "ip6tnl" else []
-            self._try("link", "add", "name", f"end-{kind}", "type", kind, *mode, "local", local, "remote", "any")
-            self._try("link", "set", f"end-{kind}", "up")
-        for family in ([], ["-6"]):
-            self._try(*family, "fou", "add", "port", str(GUE_PORT), "gue")
-
-    def _try(self, *words: str) -> None:
-        try:
-            self.network.ip(self.name, *words)
-        except AssertionError as error:
-            kernel.lacks(f"no tunnels: {error}")
-
-    def packets(self) -> int:
-        """What came out of tunnels."""
-        read = [f"/sys/class/net/end-{kind}/statistics/rx_packets" for kind in self.devices]
-        return sum(map(int, self.network.inside(self.name, "cat", *read).split()))
-
-    def close(self) -> None:
-        """Devices end with their namespace."""
 
 
 class ProcessEnd:
@@ -128,10 +97,6 @@ class ProcessEnd:
         self._thread.join()
         for one in (*self._sockets, self._injecting, self._over, self._waking):
             one.close()
-
-
-End = KernelEnd | ProcessEnd
-ENDS: dict[str, type[End]] = {"kernel": KernelEnd, "process": ProcessEnd}
 
 
 def balancers_address(network: Network, outer: int) -> str:
