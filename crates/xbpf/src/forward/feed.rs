@@ -211,7 +211,9 @@ fn feed_value(feed: &Feed, plan: u32) -> [u8; FEED] {
     }
     let mut value = [0; FEED];
     let devices = u32::try_from(firsts(&feed.receivers).0.len()).unwrap_or(INTERFACES);
-    for (into, word) in value.chunks_exact_mut(4).zip([plan, feed.slot, devices, mtu].into_iter().chain(ports)) {
+    for (into, word) in
+        value.chunks_exact_mut(4).zip([plan, feed.slot, devices, mtu].into_iter().chain(ports))
+    {
         into.copy_from_slice(&word.to_ne_bytes());
     }
     value

@@ -95,7 +95,8 @@ impl Forward {
         open.progs.forward_sent.set_autoload(observe);
         open.progs.forward_refused.set_autoload(observe);
         let mut loaded = open.load().map_err(refused)?;
-        let devices = MapHandle::try_from(&loaded.maps.devices_map).and_then(|map| map.info()).map_err(refused)?;
+        let devices =
+            MapHandle::try_from(&loaded.maps.devices_map).and_then(|map| map.info()).map_err(refused)?;
         if let Some(shared) = loaded.maps.bss_data.as_deref_mut() {
             shared.devices_id = devices.info.id;
         }
