@@ -168,7 +168,6 @@ enum station {
 
 /* Where a packet goes: what is left of the lookup. */
 struct hop {
-	__u32 interface;
 	__u32 tags[FORWARD_TAGS];
 	__u8 smac[ETH_ALEN];
 	__u8 dmac[ETH_ALEN];
@@ -349,7 +348,7 @@ static __always_inline enum forward_counter check_source(struct xdp_md *ctx, con
 	return FORWARD_SENT;
 }
 
-/* Asks the kernel for the next hop, and whether it can be reached from here. */
+/* Asks the kernel for the next hop, and redirects the packet there if it can be reached from here. */
 static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const struct frame *frame,
 						    const struct forward_port *port, struct bpf_fib_lookup *fib,
 						    struct hop *hop)
@@ -362,6 +361,9 @@ static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const st
 	verdict = lookup_verdict(bpf_fib_lookup(ctx, fib, sizeof(*fib), 0));
 	if (verdict != FORWARD_SENT)
 		return verdict;
+	/* Before anything changes: the kernel takes devices that go out of the map, whatever user space knows of them. */
+	if (bpf_redirect_map(&devices_map, fib->ifindex, XDP_PASS) != XDP_REDIRECT)
+		return FORWARD_PASS_OTHER_EGRESS;
 	device = bpf_map_lookup_elem(&devices_map, &fib->ifindex);
 	if (!device)
 		return FORWARD_PASS_OTHER_EGRESS;
@@ -375,7 +377,6 @@ static __always_inline enum forward_counter look_up(struct xdp_md *ctx, const st
 		hop->tags[0] = output->tags[0];
 		hop->tags[1] = output->tags[1];
 	}
-	hop->interface = fib->ifindex;
 	__builtin_memcpy(hop->smac, fib->smac, ETH_ALEN);
 	__builtin_memcpy(hop->dmac, fib->dmac, ETH_ALEN);
 	return FORWARD_SENT;
@@ -455,9 +456,26 @@ static __always_inline enum forward_counter rewrite_ipv6(struct xdp_md *ctx, con
 	return FORWARD_SENT;
 }
 
+/*
+ * Whether a device of a plan is still there. The kernel copies to none as well, and takes devices that go out of the map
+ * before user space hears of it. The first keys are of one device each.
+ */
+static __always_inline bool has_device(void *receivers, const struct forward_feed *feed)
+{
+	for (__u32 number = 0; number < FORWARD_PORTS; number++) {
+		__u32 key = number;
+
+		if (number >= feed->devices)
+			return false;
+		if (bpf_map_lookup_elem(receivers, &key))
+			return true;
+	}
+	return false;
+}
+
 /* Stamps a datagram of `length` bytes, IP header included, and has it copied to the receivers of `feed`. */
 static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const struct frame *frame,
-						      const struct forward_feed *feed, __u32 length, int *action)
+						      const struct forward_feed *feed, __u32 length)
 {
 	static const __u32 no_tags[FORWARD_TAGS];
 	struct forward_stamp stamp = { .plan = feed->plan };
@@ -467,13 +485,15 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 	__u64 *sequence = bpf_map_lookup_elem(&sequence_map, &zero);
 	void *receivers = bpf_map_lookup_elem(&plans_map, &stamp.plan);
 
-	if (!sequence || !receivers)
+	if (!sequence || !receivers || !has_device(receivers, feed))
 		return FORWARD_PASS_NO_RECEIVER;
 	/* The kernel copies the linear part only. */
 	if (!frame->whole)
 		return FORWARD_PASS_MULTI_BUFFER;
 	if (length > feed->mtu)
 		return FORWARD_PASS_TOO_LARGE;
+	if (bpf_redirect_map(receivers, 0, BPF_F_BROADCAST) != XDP_REDIRECT)
+		return FORWARD_PASS_NO_RECEIVER;
 	(*sequence)++;
 	stamp.turn_low = *sequence;
 	stamp.turn_high = *sequence >> 32;
@@ -486,7 +506,6 @@ static __always_inline enum forward_counter replicate(struct xdp_md *ctx, const 
 		traffic->packets++;
 		traffic->bytes += frame->length;
 	}
-	*action = bpf_redirect_map(receivers, 0, BPF_F_BROADCAST);
 	return FORWARD_REPLICATED;
 }
 
@@ -514,8 +533,7 @@ static __always_inline const struct forward_feed *feed_of(const struct forward_p
 }
 
 static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, const struct frame *frame,
-							 const struct forward_port *port, enum station station,
-							 int *action)
+							 const struct forward_port *port, enum station station)
 {
 	struct bpf_fib_lookup fib = { .family = AF_INET };
 	struct forward_listen listen = { .family = 4 };
@@ -562,7 +580,7 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 			verdict = check_source(ctx, port, &ip);
 			if (verdict != FORWARD_SENT)
 				return verdict;
-			return replicate(ctx, frame, feed, end - frame->network, action);
+			return replicate(ctx, frame, feed, end - frame->network);
 		}
 	}
 	if (station != US)
@@ -587,10 +605,7 @@ static __always_inline enum forward_counter forward_ipv4(struct xdp_md *ctx, con
 	verdict = check_source(ctx, port, &ip);
 	if (verdict != FORWARD_SENT)
 		return verdict;
-	verdict = rewrite_ipv4(ctx, frame, &hop);
-	if (verdict == FORWARD_SENT)
-		*action = bpf_redirect_map(&devices_map, hop.interface, XDP_DROP);
-	return verdict;
+	return rewrite_ipv4(ctx, frame, &hop);
 }
 
 /* Fills in what the kernel hashes of an IPv6 packet. */
@@ -623,8 +638,7 @@ static __always_inline enum forward_counter classify_ipv6(struct xdp_md *ctx, st
 }
 
 static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, const struct frame *frame,
-							 const struct forward_port *port, enum station station,
-							 int *action)
+							 const struct forward_port *port, enum station station)
 {
 	struct bpf_fib_lookup fib = { .family = AF_INET6 };
 	struct forward_listen listen = { .family = 6 };
@@ -660,7 +674,7 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 			return FORWARD_PASS_SOURCE;
 		if (!multicast && ip.hop_limit <= LAST_HOP)
 			return FORWARD_PASS_TTL;
-		return replicate(ctx, frame, feed, end - frame->network, action);
+		return replicate(ctx, frame, feed, end - frame->network);
 	}
 	if (station != US)
 		return FORWARD_PASS_OTHER_MAC;
@@ -684,10 +698,7 @@ static __always_inline enum forward_counter forward_ipv6(struct xdp_md *ctx, con
 	verdict = look_up(ctx, frame, port, &fib, &hop);
 	if (verdict != FORWARD_SENT)
 		return verdict;
-	verdict = rewrite_ipv6(ctx, frame, &hop);
-	if (verdict == FORWARD_SENT)
-		*action = bpf_redirect_map(&devices_map, hop.interface, XDP_DROP);
-	return verdict;
+	return rewrite_ipv6(ctx, frame, &hop);
 }
 
 static __always_inline bool same_mac(const __u8 *one, const __u8 *other)
@@ -699,8 +710,8 @@ static __always_inline bool same_mac(const __u8 *one, const __u8 *other)
 	return same;
 }
 
-static __always_inline enum forward_counter forward_frame(struct xdp_md *ctx, struct frame *frame, __u32 *slot,
-							  int *action)
+/* Where it is FORWARD_SENT or FORWARD_REPLICATED, the packet has been redirected. */
+static __always_inline enum forward_counter forward_frame(struct xdp_md *ctx, struct frame *frame, __u32 *slot)
 {
 	struct forward_key key = { .ifindex = ctx->ingress_ifindex };
 	const struct forward_port *port;
@@ -721,9 +732,9 @@ static __always_inline enum forward_counter forward_frame(struct xdp_md *ctx, st
 	if (station != US && !(port->flags & FORWARD_REPLICATE))
 		return FORWARD_PASS_OTHER_MAC;
 	if (frame->ethertype == bpf_htons(ETH_P_IP))
-		return forward_ipv4(ctx, frame, port, station, action);
+		return forward_ipv4(ctx, frame, port, station);
 	if (frame->ethertype == bpf_htons(ETH_P_IPV6))
-		return forward_ipv6(ctx, frame, port, station, action);
+		return forward_ipv6(ctx, frame, port, station);
 	return station == US ? FORWARD_PASS_NOT_IP : FORWARD_PASS_OTHER_MAC;
 }
 
@@ -733,18 +744,19 @@ int expressway_fwd(struct xdp_md *ctx)
 	struct frame frame = { .length = bpf_xdp_get_buff_len(ctx) };
 	enum forward_counter counter;
 	struct forward_stats *stats;
-	int action = XDP_PASS;
 	__u32 slot = 0;
 
 	frame.whole = linear_length(ctx) == frame.length;
-	counter = forward_frame(ctx, &frame, &slot, &action);
+	counter = forward_frame(ctx, &frame, &slot);
 	stats = bpf_map_lookup_elem(&stats_map, &slot);
 	if (stats && counter < FORWARD_COUNTERS) {
 		stats->packets[counter]++;
 		if (counter <= FORWARD_REPLICATED)
 			stats->sent_bytes += frame.length;
 	}
-	return counter >= FORWARD_FIRST_DROP ? XDP_DROP : action;
+	if (counter <= FORWARD_REPLICATED)
+		return XDP_REDIRECT;
+	return counter >= FORWARD_FIRST_DROP ? XDP_DROP : XDP_PASS;
 }
 
 /* The receiver whose turn it is among those behind this device. */
@@ -912,6 +924,32 @@ int forward_sent(__u64 *arguments)
 		egress->sent += sent;
 	if (drops > 0)
 		egress->refused += drops;
+	return 0;
+}
+
+/* Set after load: what the kernel calls devices_map. */
+__u32 devices_id = 0;
+
+/*
+ * What a device is not even given: it sends no redirected frames (any more), is down, or the frame is longer than it takes. The
+ * entry itself is a pointer to void, which the verifier of Linux 6.1 lets nobody read.
+ */
+SEC("tp_btf/xdp_redirect_err")
+int forward_refused(__u64 *arguments)
+{
+	__u32 map = arguments[5], interface = arguments[6], device;
+	const struct forward_output *output;
+	struct forward_egress *egress;
+
+	if (!devices_id || map != devices_id)
+		return 0;
+	output = bpf_map_lookup_elem(&outputs_map, &interface);
+	if (!output)
+		return 0;
+	device = output->device;
+	egress = bpf_map_lookup_elem(&egress_stats_map, &device);
+	if (egress)
+		egress->refused++;
 	return 0;
 }
 

@@ -466,7 +466,7 @@ static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size, _
 	int rule;
 
 	if (!parse_packet(ctx, &packet))
-		return GUARD_PASS_NOT_IP;
+		return drop_malformed && packet.wrong ? packet.wrong : GUARD_PASS_NOT_IP;
 	if (is_allowed(&packet))
 		return GUARD_PASS_ALLOWED;
 	if (is_blocked(&packet))

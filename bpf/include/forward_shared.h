@@ -62,6 +62,7 @@ enum forward_output_flag {
 struct forward_output {
 	__u32 tags[FORWARD_TAGS];
 	__u32 flags; /* enum forward_output_flag */
+	__u32 device; /* that sends */
 };
 
 /*
@@ -78,6 +79,7 @@ struct forward_feed {
 	/* Key of plans_map and first part of the keys of targets_map. A change of receivers is another plan. */
 	__u32 plan;
 	__u32 slot; /* in feed_stats_map */
+	__u32 devices; /* of its receivers: that many first keys of the plan's devmap are of one each */
 	__u32 mtu;  /* the smallest on the way to a receiver: a device that is given more leaves its copies out */
 	/* A bit for each forward_port.slot that its datagrams may come by. */
 	__u32 ports[(FORWARD_PORTS + 1) / 32];
@@ -202,7 +204,7 @@ struct forward_traffic {
 /* A value of egress_stats_map, per CPU: what a device made of redirected frames. */
 struct forward_egress {
 	__u64 sent;
-	__u64 refused;   /* its ring was full, or it is down */
+	__u64 refused;   /* its ring was full, it is down, or it sends no such frames */
 	__u64 unclaimed; /* copies without a receiver; not seen */
 };
 

@@ -234,7 +234,12 @@ static __always_inline bool parse_ipv6(struct xdp_md *ctx, __u32 offset, struct 
 	return true;
 }
 
-/* False for what is not IP, or has no whole IP header. `packet` is zeroed. */
+/*
+ * False for what is not IP, or has no whole IP header. `packet` is zeroed.
+ *
+ * More tags than are read here are wrong: the stack takes off any number of those without a VLAN (priority tags) and delivers what
+ * is behind (check_vlan_id in net/core/dev.c).
+ */
 static __always_inline bool parse_packet(struct xdp_md *ctx, struct guard_packet *packet)
 {
 	__u32 offset = sizeof(struct ethhdr);
@@ -255,6 +260,10 @@ static __always_inline bool parse_packet(struct xdp_md *ctx, struct guard_packet
 			return false;
 		ethertype = tag.ethertype;
 		offset += sizeof(tag);
+	}
+	if (is_vlan(ethertype)) {
+		packet->wrong = GUARD_DROP_MALFORMED;
+		return false;
 	}
 	if (ethertype == bpf_htons(ETH_P_IP)) {
 		if (!parse_ipv4(ctx, offset, packet))

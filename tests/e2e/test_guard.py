@@ -1,8 +1,10 @@
 """`expressway guard` on a veth: filtering, changes while traffic flows, and what happens to it."""
 
 import json
+import select
 import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from harness import foreign, links
 from harness.guard import answers, text
 from harness.namespace import udp_socket
 from harness.paths import BINARY, LIMIT, run
+from test_edge_oracles import ipv4, raw_socket
 
 
 @pytest.fixture
@@ -41,6 +44,30 @@ def test_the_smallest_file_filters(make_lab, make_guard) -> None:
     guard = make_guard(lab, SMALLEST)
     assert guard.ready == "ready interface=server0 mode=native\n", guard.log()
     assert answers(lab)
+    guard.stop()
+
+
+def test_no_packet_comes_past_the_filter_behind_tags(make_lab, make_guard) -> None:
+    """The kernel takes off any number of VLAN tags that name no VLAN."""
+    lab = make_lab()
+    bound = udp_socket(lab.server_namespace, socket.AF_INET)
+    bound.bind((lab.server["ipv4"], 7000))
+    sender = raw_socket(lab.client_namespace, "client0")
+    (link,) = json.loads(lab.run("server", "ip", "-json", "link", "show", "server0"))
+    macs = bytes.fromhex(link["address"].replace(":", "")) + b"\x02\0\0\0\0\x02"
+
+    def arrive() -> list[bytes]:
+        for tags in range(6):
+            body = struct.pack("!HHHH", 4000, 7000, 9, 0) + b"%d" % tags
+            sender.send(macs + b"\x81\0\0\0" * tags + ipv4(lab.client["ipv4"], lab.server["ipv4"], 17, body, 0))
+        found = []
+        while select.select([bound], [], [], 1)[0]:
+            found.append(bound.recv(10))
+        return found
+
+    assert arrive() == [b"0", b"1", b"2", b"3", b"4", b"5"], "the kernel takes them all"
+    guard = make_guard(lab, text(f'block = ["{lab.client["ipv4"]}"]'))
+    assert arrive() == []
     guard.stop()
 
 

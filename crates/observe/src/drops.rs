@@ -138,7 +138,7 @@ reasons! {
         "unresolved" = "balance_packets" ["reason" "unresolved"]: "The route to a service's node, or the MAC address there, is unknown.";
         "tunnel-too-big" = "balance_service_drops" ["reason" "too_big"]: "Too big for the tunnel to a service's node, and no ICMP error may be sent for it.";
         "no-room" = "balance_packets" ["reason" "no_room"]: "The driver leaves no room for the header of a tunnel to a service's node.";
-        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, or it is down.";
+        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, it is down, or it sends no redirected frames any more.";
     }
     Ring {
         "rx-full" = "xdp_rx_ring_full": "The receive ring was full: the process was too slow.";

@@ -68,9 +68,10 @@ def lab(**options: str | int | bool) -> Iterator[Lab]:
 
 
 def refusal(text: str, *words: str | Path) -> str:
-    """The last line of a command that has to be refused, which has to have that text."""
+    """The last line of a command on the server that has to be refused, which has to have that text."""
     with lab() as made:
-        filled = [str(word).replace("SERVER", made.server["ipv4"]) for word in words]
+        ends = {"SERVER": made.server["ipv4"], "CLIENT": made.client["ipv4"]}
+        filled = [functools.reduce(lambda text, end: text.replace(end, ends[end]), ends, str(word)) for word in words]
         command = made.inside("server", BINARY, "--log-level", "error", *filled)
         result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}, and nothing said"]

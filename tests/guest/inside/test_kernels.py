@@ -352,7 +352,7 @@ def test_drop(ended, tmp_path: Path) -> Given:
     return Given(looked)
 
 
-@row("gen: live frames", XDP, ("gen", "udp", "--to", "SERVER:7000", "--io", "live", "--rate", "1", "--count", "1"), NEEDS_XDP)
+@row("gen: live frames", XDP, ("gen", "udp", "--to", "CLIENT:7000", "--io", "live", "--rate", "1", "--count", "1"), NEEDS_XDP)
 def test_live_frames() -> Given:
     with lab() as made:
         bound = udp_socket(made.server_namespace, socket.AF_INET)

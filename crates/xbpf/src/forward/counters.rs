@@ -165,7 +165,7 @@ pub struct TrafficCounts {
 pub struct EgressCounts {
     /// Taken.
     pub sent: u64,
-    /// Not taken: its ring was full, or it is down. They are lost.
+    /// Not taken: its ring was full, it is down, or it sends no such frames. They are lost.
     pub refused: u64,
     /// Copies of a feed for which there was no receiver.
     pub unclaimed: u64,

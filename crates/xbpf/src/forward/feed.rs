@@ -5,7 +5,7 @@
 //! earliest: the update of a map of maps waits until no packet is under way that saw it
 //! (`maybe_wait_bpf_programs` in kernel/bpf/syscall.c).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -59,7 +59,7 @@ const _: () = {
     assert!(size_of::<forward_target>() == TARGET);
 };
 const LISTEN: usize = 20;
-const FEED: usize = 12 + (INTERFACES as usize + 1) / 8;
+const FEED: usize = 16 + (INTERFACES as usize + 1) / 8;
 const TARGET: usize = 60;
 
 /// What the maps hold.
@@ -146,7 +146,7 @@ impl Plan {
     }
 }
 
-/// A devmap with an entry for each receiver.
+/// A devmap with an entry for each receiver; the first keys are of one device each.
 fn receivers_map(feed: &Feed, program: BorrowedFd<'_>) -> Result<MapHandle, Error> {
     const MAP: &str = "receivers_map";
     let options = libbpf_sys::bpf_map_create_opts {
@@ -156,11 +156,18 @@ fn receivers_map(feed: &Feed, program: BorrowedFd<'_>) -> Result<MapHandle, Erro
     let entries = u32::try_from(feed.receivers.len()).unwrap_or(RECEIVERS);
     let map = MapHandle::create(MapType::DevmapHash, Some(MAP), 4, 8, entries, &options)
         .map_err(|source| Error::Map { map: MAP, source })?;
-    for (number, receiver) in (0u32..).zip(&feed.receivers) {
+    let (first, others) = firsts(&feed.receivers);
+    for (number, receiver) in (0u32..).zip(first.into_iter().chain(others)) {
         let value = device_value(receiver.device, program.as_raw_fd());
         update(&map, MAP, &number.to_ne_bytes(), &value)?;
     }
     Ok(map)
+}
+
+/// The first receiver behind each device, and the others.
+fn firsts(receivers: &[Receiver]) -> (Vec<&Receiver>, Vec<&Receiver>) {
+    let mut devices = HashSet::new();
+    receivers.iter().partition(|receiver| devices.insert(receiver.device))
 }
 
 /// A `struct forward_target_key` for each receiver: they are numbered by device.
@@ -203,7 +210,10 @@ fn feed_value(feed: &Feed, plan: u32) -> [u8; FEED] {
         }
     }
     let mut value = [0; FEED];
-    for (into, word) in value.chunks_exact_mut(4).zip([plan, feed.slot, mtu].into_iter().chain(ports)) {
+    let devices = u32::try_from(firsts(&feed.receivers).0.len()).unwrap_or(INTERFACES);
+    for (into, word) in
+        value.chunks_exact_mut(4).zip([plan, feed.slot, devices, mtu].into_iter().chain(ports))
+    {
         into.copy_from_slice(&word.to_ne_bytes());
     }
     value
@@ -247,5 +257,8 @@ mod tests {
         let expected =
             [[3, 0], [4, 0], [3, 1], [3, 2], [4, 1]].map(|[device, number]| words([7, device, number]));
         assert_eq!(target_keys(7, &feed), expected);
+        let (first, others) = firsts(&feed.receivers);
+        let devices = |receivers: Vec<&Receiver>| receivers.iter().map(|one| one.device).collect::<Vec<_>>();
+        assert_eq!((devices(first), devices(others)), (vec![3, 4], vec![3, 3, 4]));
     }
 }

@@ -58,7 +58,7 @@ pub struct ForwardInterface {
 const _: () = {
     assert!(size_of::<forward_key>() == 12);
     assert!(size_of::<forward_port>() == 16);
-    assert!(size_of::<forward_output>() == 12);
+    assert!(size_of::<forward_output>() == 16);
 };
 
 impl ForwardInterface {
@@ -90,10 +90,13 @@ impl ForwardInterface {
     }
 
     /// A `struct forward_output`.
-    pub(super) fn output(&self) -> [u8; 12] {
+    pub(super) fn output(&self) -> [u8; 16] {
         let [outer, inner] = tag_words(self.tags);
         let flags = if self.sends_fragments { forward_output_flag::FORWARD_FRAGMENTS.0 } else { 0 };
-        words([outer, inner, flags])
+        let mut value = [0; 16];
+        value[..12].copy_from_slice(&words([outer, inner, flags]));
+        value[12..].copy_from_slice(&self.device.to_ne_bytes());
+        value
     }
 }
 

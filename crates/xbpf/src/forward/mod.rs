@@ -42,8 +42,8 @@ pub struct Forward {
     program: OwnedFd,
     copy: OwnedFd,
     maps: Maps,
-    /// Counts what devices made of redirected frames; `None` where the kernel refuses it.
-    observer: Option<libbpf_rs::Link>,
+    /// Count what devices made of redirected frames; `None` where the kernel refuses it.
+    observers: Option<[libbpf_rs::Link; 2]>,
     /// Interfaces, by what their frames look like.
     ports: HashMap<Vec<u8>, ForwardInterface>,
     locals: HashSet<Ipv4Addr>,
@@ -93,8 +93,20 @@ impl Forward {
             knobs.namespace_inode = namespace_inode();
         }
         open.progs.forward_sent.set_autoload(observe);
-        let loaded = open.load().map_err(refused)?;
-        let observer = observe.then(|| loaded.progs.forward_sent.attach()).transpose().map_err(refused)?;
+        open.progs.forward_refused.set_autoload(observe);
+        let mut loaded = open.load().map_err(refused)?;
+        let devices =
+            MapHandle::try_from(&loaded.maps.devices_map).and_then(|map| map.info()).map_err(refused)?;
+        if let Some(shared) = loaded.maps.bss_data.as_deref_mut() {
+            shared.devices_id = devices.info.id;
+        }
+        let observers = match observe {
+            true => Some([
+                loaded.progs.forward_sent.attach().map_err(refused)?,
+                loaded.progs.forward_refused.attach().map_err(refused)?,
+            ]),
+            false => None,
+        };
         let map = |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map).map_err(refused);
         let maps = Maps {
             ports: map(&loaded.maps.ports_map)?,
@@ -115,7 +127,7 @@ impl Forward {
             program: descriptor(loaded.progs.expressway_fwd.as_fd())?,
             copy: descriptor(loaded.progs.forward_copy.as_fd())?,
             maps,
-            observer,
+            observers,
             ports: HashMap::new(),
             locals: HashSet::new(),
             feeds: feed::Feeds::default(),
@@ -128,6 +140,7 @@ impl Forward {
         let mut storage = MaybeUninit::uninit();
         let mut open = ForwardSkelBuilder::default().open(&mut storage).map_err(refused)?;
         open.progs.forward_sent.set_autoload(false);
+        open.progs.forward_refused.set_autoload(false);
         open.progs.forward_copy.set_autoload(false);
         dispatcher::make_extension(&mut open.progs.expressway_fwd, dispatcher, function).map_err(refused)?;
         let Maps { ports, devices, outputs, locals, stats, feeds, feed_stats, .. } = &self.maps;
@@ -190,7 +203,7 @@ impl Forward {
 
     /// Whether [`Forward::egress`] counts.
     pub fn counts_egress(&self) -> bool {
-        self.observer.is_some()
+        self.observers.is_some()
     }
 
     /// Makes `ports` the interfaces that packets are forwarded between, in place of those before. Packets of unchanged

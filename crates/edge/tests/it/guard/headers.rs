@@ -16,6 +16,11 @@ fn packets_that_cannot_be_are_dropped() {
     let udp = || Packet::udp("198.51.100.1", 80, b"0123").frame();
     let tcp = |flags| Packet::tcp("198.51.100.1", 80, flags).frame();
     let six = || Packet::udp("2001:db8::9", 80, b"0123").frame();
+    let tagged = |tags: usize| {
+        let mut frame = udp();
+        frame.splice(12..12, [0x81, 0, 0, 0].repeat(tags));
+        frame
+    };
     let fragment = |fragment| Packet { fragment, ..Packet::udp("198.51.100.1", 80, &[0; 32]) }.frame();
     let mut arp = udp();
     arp.splice(12..14, [8, 6]);
@@ -44,6 +49,10 @@ fn packets_that_cannot_be_are_dropped() {
         ("atomic fragment behind six options", behind(6), DropMalformed),
         ("IPv4-mapped source", Packet::udp("::ffff:198.51.100.1", 80, b"").frame(), DropAddress),
         ("arp", arp, PassNotIp),
+        ("a priority tag", tagged(1), PassDefault),
+        ("two tags", tagged(2), PassDefault),
+        ("three tags", tagged(3), DropMalformed),
+        ("a tag that is cut", tagged(1)[..16].to_vec(), PassNotIp),
         ("cut IPv4 header", udp()[..30].to_vec(), PassNotIp),
         ("version 5", patched(udp(), 14, &[0x55]), DropMalformed),
         ("short header", patched(udp(), 14, &[0x44]), DropMalformed),
@@ -82,6 +91,7 @@ fn packets_that_cannot_be_are_dropped() {
         return;
     };
     assert_eq!(reason(&lenient, &tcp(3)), PassDefault);
+    assert_eq!(reason(&lenient, &tagged(3)), PassNotIp);
     let Some(strict) = load(GuardOptions { drop_fragments: true, ..GuardOptions::default() }) else { return };
     assert_eq!(reason(&strict, &fragment(0x2000)), GuardReason::DropFragment);
     assert_eq!(reason(&strict, &fragment(0x2004)), GuardReason::DropFragment);
