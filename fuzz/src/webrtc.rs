@@ -11,11 +11,11 @@ use script::Script;
 
 /// All of a peer's datagrams, headers of IPv4 and UDP included.
 const PEER: Bound =
-    Bound { steps: (8000, 4_000_000), allocations: (8, 4000), bytes: (1200, 1 << 20), peak: (400, 400_000) };
+    Bound { steps: (640, 9_000_000), allocations: (8, 4000), bytes: (1200, 1 << 20), peak: (4800, 400_000) };
 
 /// One turn of the worker, with what it received.
 const TURN: Bound =
-    Bound { steps: (8000, 1_000_000), allocations: (8, 4000), bytes: (1200, 1 << 20), peak: (400, 400_000) };
+    Bound { steps: (640, 9_000_000), allocations: (8, 4000), bytes: (1200, 1 << 20), peak: (4800, 400_000) };
 
 /// The first byte says how the peer behaves, see [`script`]; then come its steps.
 pub fn session(data: &[u8]) {
