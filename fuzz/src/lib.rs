@@ -12,7 +12,9 @@ pub mod cost;
 pub mod fanout;
 pub mod h3;
 mod identity;
+mod io;
 mod meter;
+pub mod moq;
 pub mod mutate;
 pub mod observe;
 pub mod quic;
@@ -21,6 +23,7 @@ pub mod seeds;
 pub mod sequence;
 pub mod tcp;
 pub mod web;
+pub mod webrtc;
 pub mod wire;
 
 use cost::Bound;
@@ -88,7 +91,10 @@ pub const TARGETS: &[Target] = &[
     Target::parts("fanout_handshake", fanout::handshake),
     Target::parts("fanout_websocket", fanout::websocket),
     Target::parts("quic_endpoint", quic::endpoint),
+    Target::whole("moq_message", moq::message, moq::MESSAGE),
+    Target::parts("moq_session", quic::moq),
     Target::parts("relay_room", relay::room_of_rtp),
     Target::whole("relay_demux", relay::demux, relay::DEMUX),
     Target::parts("relay_offer", relay::offer),
+    Target::parts("webrtc_session", webrtc::session),
 ];

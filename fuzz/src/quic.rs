@@ -1,4 +1,4 @@
-//! Target of the gateway: one worker with its QUIC endpoint, the engine behind it and HTTP/3 on top, and a client that says
+//! Targets of QUIC: one worker with its QUIC endpoint, the engine behind it and HTTP/3 or Media over QUIC on top, and a client that says
 //! what it likes. The engine is built so that packets are not encrypted (quiche's feature `fuzzing`), so that the client's
 //! frames, and not only its packets, are the fuzzer's to choose.
 
@@ -6,8 +6,15 @@ mod packet;
 mod script;
 mod server;
 
+use std::sync::{Arc, LazyLock};
+
+use expressway_gateway::quic::{Settings, Setup};
+use expressway_relay::moq::room::{Limits, Room};
+use expressway_relay::moq::{Access, Moq, Sessions};
+
 use crate::cost::Bound;
-use script::Script;
+use crate::identity::TLS;
+use script::{Script, Speaks};
 use server::Server;
 
 /// All of a client's datagrams, headers of IPv4 and UDP included.
@@ -26,6 +33,20 @@ const TURN: Bound = Bound {
 pub fn endpoint(data: &[u8]) {
     let Some((&manner, steps)) = data.split_first() else { return };
     let mut server = Server::new();
-    Script::new(manner, &mut server).run(steps);
+    Script::new(Speaks::Http3, manner, &mut server).run(steps);
     server.finish();
 }
+
+/// The same with Media over QUIC. The room is a new one for each input, with so little room that groups are given up.
+pub fn moq(data: &[u8]) {
+    let Some((&manner, steps)) = data.split_first() else { return };
+    let limits = Limits { track_cache: 16 << 10, room_cache: 24 << 10, frame: 8 << 10, ..Limits::default() };
+    let room = Room::new("a", limits);
+    let application = Moq::new([Arc::clone(&room)], Access::default(), Sessions::default());
+    let mut server = Server::of(&Arc::new(Setup { settings: SETTINGS.clone(), application }));
+    Script::new(Speaks::Moq, manner, &mut server).run(steps);
+    server.finish();
+    assert!(room.cached() <= 24 << 10, "{} bytes are kept", room.cached());
+}
+
+static SETTINGS: LazyLock<Settings> = LazyLock::new(|| Settings::new(Arc::clone(&TLS)));

@@ -4,11 +4,13 @@ mod agent;
 mod cache;
 mod capture;
 mod fanout;
+mod moq;
 mod observe;
 mod quic;
 mod relay;
 mod tcp;
 mod web;
+mod webrtc;
 
 use expressway_wire::{ChecksumMode, MacAddr, UdpHeaders, VlanTag, VlanTags};
 
@@ -53,9 +55,12 @@ pub fn of(target: &str) -> Vec<Seed> {
         "fanout_handshake" => named(&fanout::handshakes()),
         "fanout_websocket" => named(&fanout::frames()),
         "quic_endpoint" => named(&quic::scripts()),
+        "moq_message" => named(&moq::messages()),
+        "moq_session" => named(&moq::scripts()),
         "relay_room" => named(&relay::rooms()),
         "relay_demux" => named(&relay::datagrams()),
         "relay_offer" => named(&relay::offers()),
+        "webrtc_session" => named(&webrtc::scripts()),
         _ => Vec::new(),
     }
 }

@@ -2,6 +2,7 @@
 //! or sends much that carries nothing is ended.
 
 use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -103,8 +104,8 @@ struct State {
     doomed: Option<Refusal>,
     lingers: bool,
     unread: Unread,
-    /// Since when a header section is incomplete (HTTP/2).
-    section_since: Option<Instant>,
+    /// The header section that is incomplete (HTTP/2), and since when.
+    section: Option<(u64, Instant)>,
 }
 
 /// A connection.
@@ -161,7 +162,7 @@ impl Watch {
             doomed: None,
             lingers: false,
             unread: Unread::new(&account, is_h2, window as usize, 2 * limits.max_header),
-            section_since: None,
+            section: None,
         };
         let worker = Arc::clone(worker);
         let follow = Follow::default();
@@ -182,14 +183,14 @@ impl Watch {
         &self.permit
     }
 
-    /// A request has come; the number by which it is known here.
-    pub(crate) fn arrive(&self, has_body: bool) -> u64 {
+    /// A request has come; the number by which it is known here, and the stream that its body is on (HTTP/2).
+    pub(crate) fn arrive(&self, has_body: bool) -> (u64, u32) {
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
         state.newest = Some(id);
         state.head_since = None;
-        state.unread.take_head();
+        let stream = state.unread.take_head();
         // Much of a body that is not wanted may be on its way before the client knows.
         state.credit(PER_REQUEST + if has_body { i64::from(connection::STREAM_WINDOW) } else { 0 });
         let request = Request { is_begun: false, waits: true, taken: 0, pace: Pace::default(), task: None };
@@ -200,7 +201,7 @@ impl Watch {
             self.permit.work();
         }
         add(&self.worker.stats.requests_active, 1);
-        id
+        (id, stream)
     }
 
     /// The task that the last one who arrived runs in.
@@ -342,8 +343,10 @@ impl Watch {
             state.head_since = Some(Instant::now());
         }
         state.unread.receive(octets, is_idle);
-        let since = state.section_since.take();
-        state.section_since = state.unread.is_in_section().then(|| since.unwrap_or_else(Instant::now));
+        let before = state.section.take();
+        state.section = state.unread.open_section().map(|number| {
+            before.filter(|(open, _)| *open == number).unwrap_or_else(|| (number, Instant::now()))
+        });
         if self.holds_too_much(state.unread.octets()) {
             state.doomed.get_or_insert(Refusal::Memory);
             return false;
@@ -372,9 +375,14 @@ impl Watch {
         unread > least && unread > memory.share().min(self.limits.connection_memory)
     }
 
-    /// A piece of a body was taken of what came.
-    pub(crate) fn took(&self, octets: usize) {
-        self.lock().unread.take(octets);
+    /// A piece of the body on that stream was taken of what came.
+    pub(crate) fn took(&self, stream: u32, octets: usize) {
+        self.lock().unread.take(stream, octets);
+    }
+
+    /// Nobody reads the body on that stream any more.
+    pub(crate) fn drop_body(&self, stream: u32) {
+        self.lock().unread.drop_body(stream);
     }
 
     /// So many of the octets that came, or went, were of bodies.
@@ -382,12 +390,18 @@ impl Watch {
         self.lock().credit(octets as i64);
     }
 
-    /// So many octets went; none if the connection takes no more for now.
-    pub(crate) fn sent(&self, octets: Option<usize>) {
+    /// So many octets of `what` went; none if the connection takes no more for now.
+    pub(crate) fn sent(&self, what: &[IoSlice<'_>], octets: Option<usize>) {
         let mut state = self.lock();
         match octets {
             Some(octets) => {
                 state.writes.took(octets);
+                let mut left = octets;
+                for slice in what {
+                    let went = left.min(slice.len());
+                    state.unread.send(&slice[..went]);
+                    left -= went;
+                }
                 // Acknowledgements and updates of windows belong to them.
                 state.credit(octets as i64 / 4);
                 drop(state);
@@ -428,7 +442,7 @@ impl Watch {
                 return Verdict::End(Some(Refusal::ResponseTimeout));
             }
         }
-        if state.section_since.is_some_and(|since| late(since, self.limits.header_timeout)) {
+        if state.section.is_some_and(|(_, since)| late(since, self.limits.header_timeout)) {
             return Verdict::End(Some(Refusal::HeaderTimeout));
         }
         if state.is_idle() {

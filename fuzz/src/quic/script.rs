@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use expressway_relay::moq::application::PROTOCOL;
+
 use super::packet::{self, ACK, CRYPTO, NEW_CONNECTION_ID, STREAM, varint};
 use super::server::{LOCAL, Server};
 
@@ -38,8 +40,18 @@ const CONTROL: u64 = 2;
 
 const CLIENT_ID: [u8; 8] = *b"scripted";
 
+/// What a client speaks above QUIC, which two of the steps are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaks {
+    /// Requests, and frames on the control stream.
+    Http3,
+    /// Answers on streams that the server has opened, and the stream that says which room is wanted.
+    Moq,
+}
+
 pub(super) struct Script<'a> {
     server: &'a mut Server,
+    speaks: Speaks,
     manner: u8,
     /// The connection, as the server calls it.
     dcid: Vec<u8>,
@@ -62,9 +74,10 @@ pub(super) struct Script<'a> {
 
 impl<'a> Script<'a> {
     /// A client whose handshake is over, unless its manner is raw.
-    pub(super) fn new(manner: u8, server: &'a mut Server) -> Self {
+    pub(super) fn new(speaks: Speaks, manner: u8, server: &'a mut Server) -> Self {
         let mut script = Self {
             server,
+            speaks,
             manner,
             dcid: vec![0xaa; 16],
             address: ([198, 51, 100, 7], 50_000).into(),
@@ -89,7 +102,15 @@ impl<'a> Script<'a> {
     /// A real client's handshake, which is then forgotten but for what the server calls the connection.
     fn shake_hands(&mut self) {
         let mut config = quiche::Config::new(quiche::PROTOCOL_VERSION).expect("a TLS context");
-        config.set_application_protos(quiche::h3::APPLICATION_PROTOCOL).expect("a protocol's name");
+        let protocols: &[&[u8]] = match self.speaks {
+            Speaks::Http3 => quiche::h3::APPLICATION_PROTOCOL,
+            Speaks::Moq => &[PROTOCOL.as_bytes()],
+        };
+        config.set_application_protos(protocols).expect("a protocol's name");
+        if self.speaks == Speaks::Moq {
+            config.set_initial_max_stream_data_bidi_remote(16 << 10);
+            config.set_initial_max_streams_bidi(64);
+        }
         config.verify_peer(false);
         config.set_max_idle_timeout(30_000);
         config.set_initial_max_data(64 << 10);
@@ -152,8 +173,13 @@ impl<'a> Script<'a> {
             0 => self.send(payload[..payload.len().min(LONGEST)].to_vec()),
             1 => self.frame(&payload[..payload.len().min(LONGEST)]),
             2 | 3 => self.stream(4 * chosen, payload, what == 3),
+            4 | 5 if self.speaks == Speaks::Moq => {
+                let first = if what == 4 { 1 } else { 2 };
+                self.stream(first + 4 * (chosen & 0x7f), payload, argument & 0x80 != 0);
+            }
             4 => self.request(payload),
             5 => self.stream(2 + 4 * chosen, payload, argument & 0x80 != 0),
+            6 if self.speaks == Speaks::Moq => self.stream(CONTROL, payload, argument != 0),
             6 => self.control(payload),
             7 => self.acknowledge(chosen, payload),
             8 => self.acknowledge(self.newest, &[0, self.newest.min(255) as u8]),

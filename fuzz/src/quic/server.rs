@@ -1,8 +1,6 @@
-//! The worker, and packet I/O from memory.
+//! The worker.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Instant;
@@ -10,10 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use expressway_gateway::Http3;
 use expressway_gateway::quic::{Endpoint, Message, RetryPolicy, Settings, Setup, Shared};
-use expressway_netio::{
-    Datagram, Ecn, Flow, IoError, IoStats, Mailbox, PacketIo, Sent, SliceLimit, Via, Worker, WorkerOptions,
-    mailbox,
-};
+use expressway_netio::{Mailbox, SliceLimit, Worker, WorkerOptions, mailbox};
 use expressway_web::{
     BodyError, Exchange, Handler, RequestBody, RequestHead, ResponseHead, ResponseSource, Wake,
 };
@@ -22,19 +17,11 @@ use http::{HeaderMap, StatusCode};
 use super::{CLIENT, TURN};
 use crate::cost::Account;
 use crate::identity::TLS;
+use crate::io::Memory;
 
 /// Where the server listens.
 pub(super) const LOCAL: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 443);
-
-/// Bytes of IPv4 and UDP headers: nothing smaller arrives.
-const HEADERS: usize = 28;
-
-/// Datagrams that packet I/O hands over at once.
-const BATCH: usize = 64;
-
-/// Datagrams that the worker may send in a turn.
-const ROOM: usize = 256;
 
 /// Turns after the last datagram.
 const LAST_TURNS: usize = 16;
@@ -83,8 +70,14 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// Of HTTP/3.
     pub(super) fn new() -> Self {
-        let shared = Shared::new(&SETUP, 1).expect("secrets");
+        Self::of(&SETUP)
+    }
+
+    /// Of any application.
+    pub(super) fn of(setup: &Arc<Setup>) -> Self {
+        let shared = Shared::new(setup, 1).expect("secrets");
         let (sender, inbox) = mailbox(16).expect("a descriptor for a mailbox");
         let peers: Arc<[Mailbox<Message>]> = Arc::from([sender.clone()]);
         let endpoint = Endpoint::new(0, shared, sender).expect("an endpoint");
@@ -100,20 +93,20 @@ impl Server {
         &mut self,
         datagrams: impl IntoIterator<Item = (Vec<u8>, SocketAddr)>,
     ) -> Vec<Vec<u8>> {
-        self.worker.io_mut().incoming.extend(datagrams);
+        let incoming = datagrams.into_iter().map(|(payload, remote)| (payload, remote, LOCAL));
+        self.worker.io_mut().incoming.extend(incoming);
         while !self.worker.io().incoming.is_empty() {
             self.turn();
         }
         self.turn();
-        std::mem::take(&mut self.worker.io_mut().sent)
+        std::mem::take(&mut self.worker.io_mut().sent).into_iter().map(|(_, payload)| payload).collect()
     }
 
     /// Takes a turn. Whether anything was sent.
     pub(super) fn turn(&mut self) -> bool {
         let Self { worker, account: whole } = self;
-        let waiting = &worker.io().incoming;
-        let size = waiting.iter().take(BATCH).map(|(payload, _)| payload.len() + HEADERS).sum();
-        let (mut account, before) = (Account::default(), worker.io().sent.len());
+        let (size, before) = (worker.io().coming(), worker.io().sent.len());
+        let mut account = Account::default();
         let turn = whole.run(size, || account.run(size, || worker.turn(Instant::now())));
         turn.expect("memory does not fail");
         account.settle(&TURN);
@@ -128,78 +121,5 @@ impl Server {
             }
         }
         self.account.settle(&CLIENT);
-    }
-}
-
-/// Packet I/O from memory to memory.
-#[derive(Default)]
-struct Memory {
-    incoming: VecDeque<(Vec<u8>, SocketAddr)>,
-    sent: Vec<Vec<u8>>,
-    staged: usize,
-}
-
-impl PacketIo for Memory {
-    fn receive(&mut self, _: Instant, sink: &mut dyn FnMut(Datagram<'_>)) -> Result<usize, IoError> {
-        let count = self.incoming.len().min(BATCH);
-        for (mut payload, remote) in self.incoming.drain(..count) {
-            sink(Datagram {
-                payload: &mut payload,
-                remote,
-                local: LOCAL,
-                ecn: Ecn::NotEct,
-                via: Via::Simulated,
-                hints: Default::default(),
-            });
-        }
-        Ok(count)
-    }
-
-    fn transmit(
-        &mut self,
-        _: &Flow,
-        segment: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> usize,
-    ) -> Result<Sent, IoError> {
-        let mut sent = Sent::default();
-        while self.staged < ROOM {
-            let mut slot = vec![0; segment];
-            let length = fill(&mut slot);
-            if length == 0 {
-                return Ok(sent);
-            }
-            assert!(length <= segment, "{length} bytes in a slot of {segment}");
-            slot.truncate(length);
-            self.sent.push(slot);
-            self.staged += 1;
-            sent.packets += 1;
-            sent.bytes += length;
-        }
-        sent.blocked = true;
-        Ok(sent)
-    }
-
-    fn flush(&mut self, _: Instant) -> Result<(), IoError> {
-        self.staged = 0;
-        Ok(())
-    }
-
-    fn max_payload(&mut self, _: &Flow) -> usize {
-        1472
-    }
-
-    fn descriptors(&self, _: &mut dyn FnMut(BorrowedFd<'_>)) {}
-
-    fn batch(&self) -> usize {
-        BATCH
-    }
-
-    // One batch a turn, so that what a turn costs is compared with what it received.
-    fn may_have_more(&self, _: usize) -> bool {
-        false
-    }
-
-    fn stats(&self) -> IoStats {
-        IoStats::default()
     }
 }

@@ -1,35 +1,35 @@
 //! What clients do to a QUIC endpoint, as the target's script reads it.
 
 /// A step: what (see `quic::script`), how often by powers of two, its argument and payload.
-fn step(what: u8, doublings: u8, argument: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn step(what: u8, doublings: u8, argument: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).expect("a payload of a step").to_be_bytes();
     [&[doublings << 4 | what, argument], length.as_slice(), payload].concat()
 }
 
-fn script(manner: u8, steps: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn script(manner: u8, steps: &[Vec<u8>]) -> Vec<u8> {
     [&[manner], steps.concat().as_slice()].concat()
 }
 
 const RAW: u8 = 1;
-const PACKED: u8 = 2;
-const EAGER: u8 = 4;
+pub(super) const PACKED: u8 = 2;
+pub(super) const EAGER: u8 = 4;
 
 const DATAGRAM: u8 = 0;
-const FRAMES: u8 = 1;
-const STREAM: u8 = 2;
-const STREAM_FIN: u8 = 3;
+pub(super) const FRAMES: u8 = 1;
+pub(super) const STREAM: u8 = 2;
+pub(super) const STREAM_FIN: u8 = 3;
 const REQUEST: u8 = 4;
-const UNI: u8 = 5;
+pub(super) const UNI: u8 = 5;
 const CONTROL: u8 = 6;
 const ACK: u8 = 7;
-const ACK_ALL: u8 = 8;
+pub(super) const ACK_ALL: u8 = 8;
 const INITIAL: u8 = 9;
 const HANDSHAKE: u8 = 10;
 const CRYPTO: u8 = 11;
 const MOVE: u8 = 12;
 const KEYS: u8 = 13;
 const NEW_ID: u8 = 14;
-const TURN: u8 = 15;
+pub(super) const TURN: u8 = 15;
 
 /// Field lines of a GET of `/`, by the static table, and an authority.
 const GET: &[u8] = b"\xd1\xd7\xc1\x50\x0cedge.example";

@@ -260,14 +260,16 @@ impl Relay {
             owned.room.handle_timeout(context.now);
             deadline = owned.room.deadline(context.now);
         }
-        if deadline != owned.deadline {
-            owned.deadline = deadline;
-            match deadline {
+        let is_due = deadline.is_some_and(|at| at <= context.now);
+        // What is due is done when the room sends, and no sooner for its timer, which would expire again and again.
+        let timer = deadline.filter(|_| !is_due);
+        if timer != owned.deadline {
+            owned.deadline = timer;
+            match timer {
                 Some(at) => context.timers.arm(index, at),
                 None => context.timers.cancel(index),
             }
         }
-        let is_due = deadline.is_some_and(|at| at <= context.now);
         if (is_due || owned.room.has_news() || owned.members.has_news()) && !owned.is_ready {
             owned.is_ready = true;
             self.ready.push_back(index);

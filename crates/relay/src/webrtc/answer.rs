@@ -52,6 +52,12 @@ impl Identity {
         let certificate = certificate().map_err(|error| format!("WebRTC certificate: {error}"))?;
         Ok(Self { certificate, provider: provider(), ufrags: Ufrags::default() })
     }
+
+    /// Encrypts by something else.
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn with_provider(self, provider: CryptoProvider) -> Self {
+        Self { provider: Arc::new(provider), ..self }
+    }
 }
 
 /// A session that is agreed on.

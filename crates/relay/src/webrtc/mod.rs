@@ -26,6 +26,8 @@ mod channels;
 mod codec;
 mod crypto;
 pub mod demux;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod http;
 mod layers;
 mod members;

@@ -34,6 +34,7 @@ mod layers;
 #[path = "../../tests/support/listed.rs"]
 mod listed;
 mod packets;
+mod strangers;
 
 const MEDIA: &str = "192.0.2.1:3478";
 

@@ -115,3 +115,19 @@ fn what_a_session_cannot_play_is_counted() {
     assert_eq!(player.packets.iter().map(|(_, payload)| *payload).collect::<Vec<_>>(), b"xx");
     assert_eq!(bed.counters(0).dropped_codec, 1);
 }
+
+#[test]
+fn a_report_that_is_due_does_not_keep_the_worker_busy() {
+    let mut bed = Bed::new(1, "rtp_in = \"192.0.2.1:5004\"");
+    let (from, to) = ("192.0.2.8:5000".parse().unwrap(), "192.0.2.1:5004".parse().unwrap());
+    for number in 1..200 {
+        let header = Header { payload_type: 96, sequence: number, timestamp: 0, ssrc: 9 };
+        bed.workers[0].io_mut().arriving.push((packet(header, b"x"), from, to));
+        bed.now += Duration::from_millis(50);
+        let turn = bed.workers[0].turn(bed.now).unwrap();
+        assert!(!turn.has_more(), "packet {number}: a slice of 100 pieces was used up");
+    }
+    let reports =
+        bed.workers[0].io_mut().sent.iter().filter(|(flow, _)| flow.remote.ip() == from.ip()).count();
+    assert!(reports > 3, "{reports} reports to the publisher");
+}
