@@ -179,13 +179,14 @@ pub(crate) struct ProgramInfo {
     pub(crate) id: u32,
     /// Name as loaded, at most 15 characters.
     pub(crate) name: String,
-    /// Ids of the maps that it uses, 8 at most.
+    /// Ids of the maps that it uses.
     pub(crate) maps: Vec<u32>,
 }
 
 /// Asks the kernel about a program.
 pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
-    let mut maps = [0u32; 8];
+    // MAX_USED_MAPS of kernel/bpf/verifier.c.
+    let mut maps = [0u32; 64];
     let mut info = ffi::bpf_prog_info {
         nr_map_ids: maps.len() as u32,
         map_ids: maps.as_mut_ptr() as u64,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use expressway_netio::route::{self, RouteError};
+use expressway_netio::route::{self, LinkKind, RouteError};
 use expressway_xbpf::{Error, FlowPrograms, XdpProgram, XdpTarget, xdp_program};
 
 use super::sample::Program;
@@ -54,6 +54,15 @@ impl Devices {
     /// Their indices.
     pub(super) fn below(&self) -> &[u32] {
         &self.below
+    }
+
+    /// Those of them, a bit each, whose received packets have the queue that they were sent by (veth_xmit in
+    /// drivers/net/veth.c).
+    pub(super) fn sent_queues(&self) -> u32 {
+        let Ok(links) = route::links() else { return 0 };
+        let is_veth = |device: u32| links.link(device).is_some_and(|link| link.kind == LinkKind::Veth);
+        let places = self.below.iter().take(FlowPrograms::DEVICES).enumerate();
+        places.filter(|(_, device)| is_veth(**device)).fold(0, |bits, (place, _)| bits | 1 << place)
     }
 
     /// The VLAN tags that packets of the interface have on them.
