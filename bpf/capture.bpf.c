@@ -657,16 +657,17 @@ int BPF_PROG(capture_receive, struct sk_buff *skb)
 	struct net_device *dev = skb->dev;
 	struct capture_target *target;
 	struct capture_counts *counts;
-	__u32 ifindex;
+	__u32 ifindex, queue;
 
 	target = target_of(dev, &ifindex);
 	if (!target || was_passed(skb) || is_traced(dev, target->flags) || !scratch)
 		return 0;
+	/* skb_get_rx_queue: 0 for none. */
+	queue = (__u32)skb->queue_mapping - !(target->flags & CAPTURE_SENT_QUEUE);
 	counts = describe(scratch, skb, dev->type, HOOK_RECEIVE, CAPTURE_KERNEL_RECEIVE, ifindex, target);
 	if (!counts)
 		return 0;
-	/* skb_get_rx_queue: one more than the queue, 0 for none. */
-	scratch->record.queue = (__u32)skb->queue_mapping - 1;
+	scratch->record.queue = queue;
 	/* Whoever sent it, on a device that loops it back: not who receives it. */
 	scratch->record.inode = 0;
 	output_skb(skb, scratch, counts);

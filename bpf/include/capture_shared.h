@@ -71,6 +71,8 @@ enum capture_target_flag {
 	CAPTURE_DROPS_ONLY = 2,
 	/* An XDP program of the bond above, which `xdp_state` does not name, is captured at. */
 	CAPTURE_XDP_ABOVE = 4,
+	/* What it receives has the queue that it was sent by (veth): others' has theirs there, and one more. */
+	CAPTURE_SENT_QUEUE = 8,
 };
 
 struct capture_record {
