@@ -172,8 +172,8 @@ pub struct CaptureCounts {
 pub struct CaptureLink {
     _links: Vec<Link>,
     programs: Vec<OwnedFd>,
-    /// Of an XDP program: what tells why it drops.
-    drops: Option<(DropTables, OwnedFd)>,
+    /// Of an XDP program, by its id: what tells why it drops. No descriptor of it is kept, for the program is somebody else's.
+    drops: Option<(DropTables, u32)>,
 }
 
 impl fmt::Debug for CaptureLink {
@@ -191,7 +191,9 @@ impl CaptureLink {
 
     /// Looks once more for what tells why the XDP program drops: a dispatcher that has only just been loaded has no components.
     pub fn find_reasons(&self) {
-        if let Some((tables, program)) = &self.drops {
+        if let Some((tables, program)) = &self.drops
+            && let Ok(program) = libbpf_rs::Program::fd_from_id(*program)
+        {
             tables.follow(program.as_fd());
         }
     }
@@ -349,7 +351,7 @@ impl CapturePrograms {
         let tables = DropTables::new(tables, seen);
         tables.follow(fd.as_fd());
         let mut made = link(&object).map_err(failed)?;
-        made.drops = Some((tables, fd));
+        made.drops = Some((tables, program.id));
         Ok(made)
     }
 

@@ -3,7 +3,6 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Program};
 
 use crate::balance::BalanceCounter;
@@ -109,7 +108,7 @@ fn tables_of(program: BorrowedFd<'_>) -> Result<Vec<MapHandle>, libbpf_rs::Error
     let info = sys::program_info(program)?;
     let mut found = tables_among(&info.maps);
     if found.is_empty() {
-        for id in extensions(info.id) {
+        for id in sys::programs_at(info.id, LINKS)? {
             // One that has gone meanwhile drops nothing.
             let Ok(extension) = Program::fd_from_id(id) else { continue };
             found.extend(tables_among(&sys::program_info(extension.as_fd())?.maps));
@@ -126,14 +125,6 @@ fn tables_among(maps: &[u32]) -> Vec<MapHandle> {
             && map.value_size() as usize == size_of::<xdp_drop>()
     };
     maps.iter().filter_map(|id| MapHandle::from_map_id(*id).ok()).filter(is_table).collect()
-}
-
-/// Programs that have taken the place of a function of this one, as a dispatcher's components do, and tracing programs.
-fn extensions(program: u32) -> impl Iterator<Item = u32> {
-    LinkInfoIter::default().take(LINKS).filter_map(move |link| match link.info {
-        LinkTypeInfo::Tracing(tracing) if tracing.target_obj_id == program => Some(link.prog_id),
-        _ => None,
-    })
 }
 
 /// What the map of a program has on this CPU or another, for tests of the programs: the reason that was left last.
