@@ -330,10 +330,9 @@ pub(crate) fn programs_at(program: u32, links: usize) -> io::Result<Vec<u32>> {
         let (to, info_at) = (descriptor.as_raw_fd(), (&raw mut info).cast());
         // SAFETY: `info` is ours, zeroed (so it asks for no strings), and `size` bytes long.
         result(unsafe { ffi::bpf_obj_get_info_by_fd(to, info_at, &mut size) })?;
-        // SAFETY: the type says that the kernel filled the union's `tracing` member.
-        if info.type_ == ffi::BPF_LINK_TYPE_TRACING
-            && unsafe { info.__bindgen_anon_1.tracing.target_obj_id } == program
-        {
+        // SAFETY: any type of link fills a union of integers, which is zeroed beyond that.
+        let target = unsafe { info.__bindgen_anon_1.tracing.target_obj_id };
+        if info.type_ == ffi::BPF_LINK_TYPE_TRACING && target == program {
             found.push(info.prog_id);
         }
     }
