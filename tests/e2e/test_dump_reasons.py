@@ -3,8 +3,10 @@
 import json
 import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from harness import kernel, links
 from harness.captures import Dump, dumps
 from harness.guard import text
@@ -59,28 +61,41 @@ def tells(lab: Lab, dump: Dump, top: Top, reason: str) -> None:
     assert found == [("drop", reason)] * COUNT
 
 
-def test_a_filters_drops_have_its_reasons(make_lab, make_guard, tmp_path: Path) -> None:
+@pytest.fixture
+def make_top(make_lab, tmp_path: Path) -> Iterator[Callable[..., Top]]:
+    """Ended before the labs go, whatever becomes of the test."""
+    with tops(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def make_dump(make_lab, tmp_path: Path) -> Iterator[Callable[..., Dump]]:
+    """As above."""
+    with dumps(tmp_path) as make:
+        yield make
+
+
+def test_a_filters_drops_have_its_reasons(make_lab, make_guard, make_top, make_dump) -> None:
     lab = make_lab()
     blocked = text(f'block = ["{lab.client["ipv4"]}"]')
     # The neighbour is known for good: the filter takes what the client would answer.
     lab.run("client", "ping", "-c1", lab.server["ipv4"])
     guard = make_guard(lab, blocked)
-    with tops(tmp_path) as make_top, dumps(tmp_path) as make_dump:
-        # What one of them has read is there for the other.
-        top = make_top(lab, links.SERVER)
-        top.needs_tracing()
-        dump = make_dump(lab, "server", "-i", links.SERVER, "--json", f"udp dst port {PORT} or udp dst port {WARM_UP}")
-        if dump.is_refused():
-            kernel.lacks("this kernel refuses programs at entry and exit of others")
-        warm(lab, dump, top, "blocked")
-        tells(lab, dump, top, "blocked")
-        guard.reload(text(RULE), "configuration reloaded")
-        tells(lab, dump, top, "rule")
-        # Another program, with another map.
-        guard.stop()
-        again = make_guard(lab, blocked)
-        warm(lab, dump, top, "blocked")
-        tells(lab, dump, top, "blocked")
-        found = {one["reason"] for one in top.last()["drops"] if one["by"] == "xdp"}
-        assert found == {"blocked", "rule"}
-        again.stop()
+    # What one of them has read is there for the other.
+    top = make_top(lab, links.SERVER)
+    top.needs_tracing()
+    dump = make_dump(lab, "server", "-i", links.SERVER, "--json", f"udp dst port {PORT} or udp dst port {WARM_UP}")
+    if dump.is_refused():
+        kernel.lacks("this kernel refuses programs at entry and exit of others")
+    warm(lab, dump, top, "blocked")
+    tells(lab, dump, top, "blocked")
+    guard.reload(text(RULE), "configuration reloaded")
+    tells(lab, dump, top, "rule")
+    # Another program, with another map.
+    guard.stop()
+    again = make_guard(lab, blocked)
+    warm(lab, dump, top, "blocked")
+    tells(lab, dump, top, "blocked")
+    found = {one["reason"] for one in top.last()["drops"] if one["by"] == "xdp"}
+    assert found == {"blocked", "rule"}
+    again.stop()
