@@ -16,6 +16,7 @@
 #include "balance_packet.h"
 #include "balance_forward.h"
 #include "balance_quic.h"
+#include "xdp_drop.h"
 
 /* Where services are reached. */
 struct {
@@ -496,7 +497,7 @@ int expressway_lb(struct xdp_md *ctx)
 	__u32 zero = 0;
 
 	if (counter >= BALANCE_FIRST_DROP)
-		verdict = XDP_DROP;
+		verdict = drop_because(ctx, XDP_DROP_BALANCE, counter - BALANCE_FIRST_DROP);
 	stats = bpf_map_lookup_elem(&stats_map, &zero);
 	if (stats && counter < BALANCE_COUNTERS)
 		stats->packets[counter]++;

@@ -7,6 +7,7 @@
  *   AF_XDP socket, copy mode ─ capture_direct ▶ driver         (any process's)
  *   AF_XDP socket, zero-copy ─ capture_peek, capture_batch ▶ driver
  *   kernel ─ capture_transmit ▶ driver
+ *   XDP program of whoever ─ redirect to an interface ─ capture_forward ▶ driver
  *
  * Where an XDP program is not captured at, because it has just come or cannot be, its packets are captured where they are
  * redirected and where the stack receives them; nothing shows what it drops or sends back.
@@ -22,6 +23,7 @@
 #include "capture_state.h"
 #include "capture_zero_copy.h"
 #include "drop_reason.h"
+#include "xdp_drop_seen.h"
 
 /* include/uapi/linux/if_arp.h: devices with Ethernet headers. */
 #define ARPHRD_ETHER 1
@@ -110,7 +112,7 @@ static __always_inline int judge_xdp(struct scratch *scratch, struct xdp_buff *x
 
 /* Captures the packet if it is a target's, and keeps in mind that it was looked at. */
 static __always_inline void output_xdp(struct xdp_buff *xdp, struct scratch *scratch, struct current *current,
-				       enum hook hook, enum capture_kind kind, int result)
+				       enum hook hook, enum capture_kind kind, int result, __u16 drop)
 {
 	struct capture_record *record = &scratch->record;
 	__u32 payload = snaplen, length, ifindex, strip;
@@ -136,6 +138,7 @@ static __always_inline void output_xdp(struct xdp_buff *xdp, struct scratch *scr
 	record->queue = xdp->rxq->queue_index;
 	record->length = length;
 	record->result = result;
+	record->drop = drop;
 	payload += strip;
 	if (judgement == FILTER_UNDECIDED)
 		record->flags = CAPTURE_UNDECIDED;
@@ -183,7 +186,7 @@ int BPF_PROG(capture_entry, struct xdp_buff *xdp)
 	struct current *current = current_of(0);
 
 	if (scratch && current)
-		output_xdp(xdp, scratch, current, HOOK_XDP, CAPTURE_XDP_ENTRY, 0);
+		output_xdp(xdp, scratch, current, HOOK_XDP, CAPTURE_XDP_ENTRY, 0, 0);
 	return 0;
 }
 
@@ -221,6 +224,8 @@ static __always_inline void output_exit(struct xdp_buff *xdp, struct scratch *sc
 SEC("?fexit")
 int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 {
+	/* Whether the packet is looked at or not, so that the next drop is known from this one. */
+	__u16 drop = verdict == XDP_DROP ? seen_drop(xdp) : 0;
 	struct scratch *scratch = scratch_of(HOOK_XDP_EXIT);
 	struct current *current = current_of(0);
 
@@ -228,7 +233,7 @@ int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 		return 0;
 	current->head = verdict < XDP_PASS || verdict > XDP_REDIRECT ? (__u64)xdp->data_hard_start : 0;
 	if (!at_entry) {
-		output_xdp(xdp, scratch, current, HOOK_XDP_EXIT, CAPTURE_XDP_EXIT, verdict);
+		output_xdp(xdp, scratch, current, HOOK_XDP_EXIT, CAPTURE_XDP_EXIT, verdict, drop);
 	} else if (current->packet != (__u64)xdp) {
 		/* It came before this was attached. */
 		current->packet = 0;
@@ -236,6 +241,7 @@ int BPF_PROG(capture_exit, struct xdp_buff *xdp, int verdict)
 	} else if (current->matched && (verdicts || at_exit)) {
 		clear(&scratch->record, CAPTURE_VERDICT, current->id);
 		scratch->record.result = verdict;
+		scratch->record.drop = drop;
 		scratch->record.ifindex = current->shown;
 		if (at_exit)
 			output_exit(xdp, scratch, current);
@@ -257,7 +263,7 @@ static __always_inline int redirecting(struct xdp_buff *xdp)
 	struct current *current = current_of(0);
 
 	if (scratch && current && current->packet != (__u64)xdp)
-		output_xdp(xdp, scratch, current, HOOK_REDIRECTING, CAPTURE_XDP_EXIT, XDP_REDIRECT);
+		output_xdp(xdp, scratch, current, HOOK_REDIRECTING, CAPTURE_XDP_EXIT, XDP_REDIRECT, 0);
 	return 0;
 }
 
@@ -453,7 +459,7 @@ static __always_inline struct capture_counts *describe(struct scratch *scratch, 
 	/* Read once: the verifier knows that it is not null only of what was compared. */
 	asm volatile("" : "+r"(sk));
 	/* What is about to be sent. AF_XDP does not say where its header is. */
-	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT;
+	at_start = hook == HOOK_DIRECT || hook == HOOK_TRANSMIT || hook == HOOK_FORWARD_GENERIC;
 	if (hook == HOOK_DROP && kind == CAPTURE_KERNEL_TRANSMIT && skb->mac_header == NO_HEADER)
 		at_start = sk && sk->__sk_common.skc_family == AF_XDP;
 	made = front(scratch->prefix, skb, type, at_start, &skip);
@@ -651,16 +657,17 @@ int BPF_PROG(capture_receive, struct sk_buff *skb)
 	struct net_device *dev = skb->dev;
 	struct capture_target *target;
 	struct capture_counts *counts;
-	__u32 ifindex;
+	__u32 ifindex, queue;
 
 	target = target_of(dev, &ifindex);
 	if (!target || was_passed(skb) || is_traced(dev, target->flags) || !scratch)
 		return 0;
+	/* skb_get_rx_queue: 0 for none. */
+	queue = (__u32)skb->queue_mapping - !(target->flags & CAPTURE_SENT_QUEUE);
 	counts = describe(scratch, skb, dev->type, HOOK_RECEIVE, CAPTURE_KERNEL_RECEIVE, ifindex, target);
 	if (!counts)
 		return 0;
-	/* skb_get_rx_queue: one more than the queue, 0 for none. */
-	scratch->record.queue = (__u32)skb->queue_mapping - 1;
+	scratch->record.queue = queue;
 	/* Whoever sent it, on a device that loops it back: not who receives it. */
 	scratch->record.inode = 0;
 	output_skb(skb, scratch, counts);
@@ -745,6 +752,8 @@ int BPF_PROG(capture_drop_older, struct sk_buff *skb, void *location, int reason
 {
 	return dropped(skb, reason, NULL);
 }
+
+#include "capture_forward.h"
 
 /* What the filter says of a packet of BPF_PROG_TEST_RUN. */
 SEC("?xdp")

@@ -193,7 +193,7 @@ static __always_inline int frame(struct __sk_buff *skb, __u64 missed)
 	}
 	if (size == 0 || size > sizeof(header))
 		return -1;
-	if (bpf_skb_adjust_room(skb, size, 0, 0))
+	if (fail_room || bpf_skb_adjust_room(skb, size, 0, 0))
 		return -1;
 	/* Cannot fail: the room was made above. */
 	if (bpf_skb_store_bytes(skb, 0, &header, size, 0))

@@ -5,7 +5,7 @@
  *   in    where the interface's XDP program returns, whoever wrote it, with what becomes of the packet; without a
  *         program, or with one that is not traced, where it is redirected and where the stack receives
  *   out   where the stack hands it to the driver; where an AF_XDP socket in copy mode does (`__dev_direct_xmit`); where
- *         the driver takes it from one in zero-copy mode; where an XDP program sends it back or forwards it here
+ *         the driver takes it from one in zero-copy mode; where an XDP program sends it back, or has it forwarded here
  *
  * Those of a VLAN or a bond are counted on the devices below, where XDP has them.
  *
@@ -33,11 +33,14 @@
 #include "flow_table.h"
 #include "flows_shared.h"
 #include "kernel.h"
+#include "xdp_drop_seen.h"
 
 /* Set before load: the interface, by its index in a network namespace, and the devices that its packets pass: itself or others. */
 const volatile __u32 ifindex = 0;
 const volatile __u32 netns = 0;
 const volatile __u32 devices[FLOWS_DEVICES] = {};
+/* Those of them, a bit each, that leave in a received packet the queue that it was sent by (veth): others put theirs there, and one more. */
+const volatile __u32 sent_queues = 0;
 /* VLAN tags that they have there, outermost first: ethertype in the upper half, VLAN in the lower; 0: none. */
 const volatile __u32 vlan_outer = 0;
 const volatile __u32 vlan_inner = 0;
@@ -87,16 +90,22 @@ static __always_inline struct pending *pending(void)
 	return bpf_map_lookup_elem(&pending_map, &zero);
 }
 
-static __always_inline bool is_device(__u32 index)
+/* The place of a device among the interface's; FLOWS_DEVICES: it is none. */
+static __always_inline __u32 place_of(__u32 index)
 {
-	int i;
+	__u32 i;
 
 #pragma unroll
 	for (i = 0; i < FLOWS_DEVICES; i++) {
 		if (devices[i] && devices[i] == index)
-			return true;
+			break;
 	}
-	return false;
+	return i;
+}
+
+static __always_inline bool is_device(__u32 index)
+{
+	return place_of(index) < FLOWS_DEVICES;
 }
 
 static __always_inline bool is_ours(const struct net_device *device)
@@ -164,6 +173,7 @@ static __always_inline void take_received(struct pending *mine, struct xdp_buff 
 	mine->head = 0;
 	__builtin_memset(&mine->packet, 0, sizeof(mine->packet));
 	mine->packet.key.direction = FLOW_IN;
+	mine->packet.queue = queue_of(place_of(xdp->rxq->dev->ifindex), FLOW_IN, xdp->rxq->queue_index);
 	take_frame(&mine->packet, xdp);
 	mine->length = belongs(&mine->packet) ? bpf_xdp_get_buff_len((void *)xdp) : 0;
 }
@@ -190,6 +200,8 @@ int BPF_PROG(flows_enter, struct xdp_buff *xdp)
 SEC("?fexit/xdp")
 int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 {
+	/* Whether the packet is counted or not, so that the next drop is known from this one. */
+	__u16 reason = verdict == XDP_DROP ? seen_drop(xdp) : 0;
 	struct flow_packet back = {};
 	struct pending *mine;
 	__u32 path;
@@ -211,13 +223,18 @@ int BPF_PROG(flows_leave, struct xdp_buff *xdp, int verdict)
 	case XDP_TX:
 		path = FLOW_XDP;
 		back.key.direction = FLOW_OUT;
+		/* Which one, only the driver knows. */
+		back.queue = queue_of(place_of(xdp->rxq->dev->ifindex), FLOW_OUT, FLOWS_QUEUES);
 		take_frame(&back, xdp);
 		if (belongs(&back))
 			count_packet(&back, FLOW_XDP, 1, bpf_xdp_get_buff_len((void *)xdp));
 		break;
 	default:
 		path = FLOW_DROPPED;
-		count_drop(DROP_VERDICT, verdict, 1, mine->length);
+		if (reason)
+			count_drop(DROP_PROGRAM, reason, 1, mine->length);
+		else
+			count_drop(DROP_VERDICT, verdict, 1, mine->length);
 	}
 	count_packet(&mine->packet, path, 1, mine->length);
 	mine->length = 0;
@@ -281,25 +298,14 @@ int BPF_PROG(flows_redirect_error, const struct net_device *device, const struct
 	return end_redirect(device, error, map_type);
 }
 
-/* What XDP programs of other interfaces forward here: nothing tells of their packets but how many there are. */
-SEC("?tp_btf/xdp_devmap_xmit")
-int BPF_PROG(flows_forward, const struct net_device *from, const struct net_device *to, int sent)
-{
-	struct flow_totals *all;
-
-	if (!is_ours(to) || sent <= 0)
-		return 0;
-	all = totals();
-	if (all)
-		__sync_fetch_and_add(&all->counts[FLOW_OUT].packets[FLOW_XDP], sent);
-	return 0;
-}
-
 /* ---- AF_XDP, zero-copy ---- */
 
 static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const void *descriptor, struct pending *mine)
 {
-	struct flow_packet packet = { .key.direction = FLOW_OUT };
+	struct flow_packet packet = {
+		.key.direction = FLOW_OUT,
+		.queue = queue_of(place_of(BPF_CORE_READ(pool, netdev, ifindex)), FLOW_OUT, BPF_CORE_READ(pool, queue_id)),
+	};
 	struct {
 		__u64 address;
 		__u32 length;
@@ -314,7 +320,7 @@ static __always_inline void count_descriptor(struct xsk_buff_pool *pool, const v
 		struct flow_totals *all = totals();
 
 		if (all)
-			__sync_fetch_and_add(&all->counts[FLOW_OUT].bytes[FLOW_AF_XDP], frame.length);
+			count_queue(all, FLOW_OUT, packet.queue, FLOW_AF_XDP, 0, frame.length);
 	} else {
 		address = frame.address;
 		if (BPF_CORE_READ(pool, unaligned))
@@ -417,11 +423,13 @@ int BPF_PROG(flows_receive, struct sk_buff *skb)
 {
 	struct buffer buffer = { .packet.key.direction = FLOW_IN };
 	const struct net_device *device = skb->dev;
-	__u32 before;
+	__u32 before, place;
 	__u64 data;
 
 	if (!is_ours(device) || is_followed(device))
 		return 0;
+	place = place_of(device->ifindex);
+	buffer.packet.queue = queue_of(place, FLOW_IN, (__u32)skb->queue_mapping - !(sent_queues >> (place & 31) & 1));
 	/* The stack begins at the network header. */
 	data = ADDRESS(skb, data);
 	before = ethernet && skb->mac_header != NO_HEADER ? data - ADDRESS(skb, head) - skb->mac_header : 0;
@@ -432,10 +440,12 @@ int BPF_PROG(flows_receive, struct sk_buff *skb)
 }
 
 /* Counts a packet that leaves, or takes it back (`sign` -1): the driver had no room, and the same packet will come again. */
-static __always_inline void count_leaving(const struct sk_buff *skb, __u32 path, __s64 sign)
+static __always_inline void count_leaving(const struct sk_buff *skb, const struct net_device *device, __u32 queue,
+					  __u32 path, __s64 sign)
 {
 	struct buffer buffer = { .packet.key.direction = FLOW_OUT };
 
+	buffer.packet.queue = queue_of(place_of(device->ifindex), FLOW_OUT, queue);
 	take_buffer(&buffer, skb, ADDRESS(skb, data), skb->len, skb->len - skb->data_len);
 	if (belongs(&buffer.packet))
 		count_packet(&buffer.packet, path, sign * (__s64)buffer.segments, sign * (__s64)buffer.bytes);
@@ -445,7 +455,7 @@ SEC("?tp_btf/net_dev_start_xmit")
 int BPF_PROG(flows_send, struct sk_buff *skb, struct net_device *device)
 {
 	if (is_ours(device))
-		count_leaving(skb, FLOW_KERNEL, 1);
+		count_leaving(skb, device, skb->queue_mapping, FLOW_KERNEL, 1);
 	return 0;
 }
 
@@ -453,7 +463,7 @@ SEC("?tp_btf/net_dev_xmit")
 int BPF_PROG(flows_sent, struct sk_buff *skb, int code, struct net_device *device)
 {
 	if (code == NETDEV_TX_BUSY && is_ours(device))
-		count_leaving(skb, FLOW_KERNEL, -1);
+		count_leaving(skb, device, skb->queue_mapping, FLOW_KERNEL, -1);
 	return 0;
 }
 
@@ -464,10 +474,10 @@ static __always_inline __u32 direct_path(const struct sk_buff *skb)
 }
 
 SEC("?fentry/__dev_direct_xmit")
-int BPF_PROG(flows_direct, struct sk_buff *skb)
+int BPF_PROG(flows_direct, struct sk_buff *skb, __u16 queue)
 {
 	if (is_ours(skb->dev))
-		count_leaving(skb, direct_path(skb), 1);
+		count_leaving(skb, skb->dev, queue, direct_path(skb), 1);
 	return 0;
 }
 
@@ -476,7 +486,7 @@ int BPF_PROG(flows_directed, struct sk_buff *skb, __u16 queue, int code)
 {
 	/* With any other code the buffer is freed. */
 	if (code == NETDEV_TX_BUSY && is_ours(skb->dev))
-		count_leaving(skb, direct_path(skb), -1);
+		count_leaving(skb, skb->dev, queue, direct_path(skb), -1);
 	return 0;
 }
 
@@ -519,6 +529,8 @@ static __always_inline int freed(struct sk_buff *skb, __u32 reason, struct sock 
 	count_drop(DROP_KERNEL, reason, buffer.segments, buffer.bytes);
 	return 0;
 }
+
+#include "flow_forward.h"
 
 SEC("?tp_btf/kfree_skb")
 int BPF_PROG(flows_free, struct sk_buff *skb, void *location, __u32 reason, struct sock *socket)

@@ -23,6 +23,10 @@
  */
 #include "packet.h"
 #include "forward_shared.h"
+#include "xdp_drop.h"
+
+/* Where the verifier asks for a check that cannot fail, since headers were read before: a frame that has been changed goes nowhere. */
+#define FORWARD_IMPOSSIBLE FORWARD_COUNTERS
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -396,7 +400,7 @@ static __always_inline enum forward_counter put_link(struct xdp_md *ctx, __u32 h
 		return FORWARD_PASS_NO_ROOM;
 	ethernet = (void *)(long)ctx->data;
 	if ((void *)(ethernet + 1) + FORWARD_TAGS * sizeof(struct vlan_tag) > (void *)(long)ctx->data_end)
-		return FORWARD_DROP_REWRITE;
+		return FORWARD_IMPOSSIBLE;
 	__builtin_memcpy(ethernet->h_source, smac, ETH_ALEN);
 	__builtin_memcpy(ethernet->h_dest, dmac, ETH_ALEN);
 	next = (void *)ethernet + 2 * ETH_ALEN;
@@ -434,7 +438,7 @@ static __always_inline enum forward_counter rewrite_ipv4(struct xdp_md *ctx, con
 		return verdict;
 	ip = (void *)(long)ctx->data + network;
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return FORWARD_DROP_REWRITE;
+		return FORWARD_IMPOSSIBLE;
 	decrease_ttl(ip);
 	return FORWARD_SENT;
 }
@@ -451,7 +455,7 @@ static __always_inline enum forward_counter rewrite_ipv6(struct xdp_md *ctx, con
 		return verdict;
 	ip = (void *)(long)ctx->data + network;
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
-		return FORWARD_DROP_REWRITE;
+		return FORWARD_IMPOSSIBLE;
 	ip->hop_limit--;
 	return FORWARD_SENT;
 }
@@ -756,7 +760,11 @@ int expressway_fwd(struct xdp_md *ctx)
 	}
 	if (counter <= FORWARD_REPLICATED)
 		return XDP_REDIRECT;
-	return counter >= FORWARD_FIRST_DROP ? XDP_DROP : XDP_PASS;
+	if (counter == FORWARD_IMPOSSIBLE)
+		return XDP_ABORTED;
+	if (counter >= FORWARD_FIRST_DROP)
+		return drop_because(ctx, XDP_DROP_FORWARD, counter - FORWARD_FIRST_DROP);
+	return XDP_PASS;
 }
 
 /* The receiver whose turn it is among those behind this device. */

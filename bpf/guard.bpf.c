@@ -23,6 +23,7 @@
 #include "guard_retry.h"
 #include "guard_sample.h"
 #include "guard_syn.h"
+#include "xdp_drop.h"
 
 /* Set before load; what is not used is not in the loaded program. */
 const volatile bool drop_malformed = true;
@@ -513,6 +514,9 @@ int expressway_grd(struct xdp_md *ctx)
 	}
 	if (reason < GUARD_FIRST_DROP)
 		return reason >= GUARD_FIRST_ANSWER && !dry_run ? XDP_TX : XDP_PASS;
+	/* Before the sample: with what is needed behind it, the stack would be too large. */
+	if (!dry_run)
+		drop_because(ctx, XDP_DROP_GUARD, reason - GUARD_FIRST_DROP);
 	if (has_samples)
 		sample(ctx, reason, rule, size, dry_run);
 	return dry_run ? XDP_PASS : XDP_DROP;

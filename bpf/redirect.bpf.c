@@ -20,6 +20,7 @@
  */
 #include "packet.h"
 #include "redirect_shared.h"
+#include "xdp_drop.h"
 
 /* The destinations of the service: a set, whose values are unused. */
 struct {
@@ -375,7 +376,7 @@ int expressway_udp(struct xdp_md *ctx)
 		if (verdict != XDP_REDIRECT)
 			counter = REDIRECT_PASS_NO_SOCKET;
 	} else if (counter >= REDIRECT_FIRST_DROP) {
-		verdict = XDP_DROP;
+		verdict = drop_because(ctx, XDP_DROP_REDIRECT, counter - REDIRECT_FIRST_DROP);
 	}
 
 	stats = bpf_map_lookup_elem(&stats_map, &zero);

@@ -159,7 +159,7 @@ struct balance_server_id {
 
 /*
  * One counter a packet: what became of it and why. TX sends it to a node, PASS gives it to the kernel's stack,
- * DROP ends it.
+ * DROP ends it: new ones come last, see xdp_drop_shared.h.
  */
 enum balance_counter {
 	/* To the node of its established flow. */

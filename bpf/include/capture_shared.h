@@ -38,10 +38,11 @@ enum capture_kind {
 	CAPTURE_XSK_ZERO_COPY = 4,
 	CAPTURE_KERNEL_RECEIVE = 5,
 	CAPTURE_KERNEL_TRANSMIT = 6,
+	CAPTURE_XDP_TRANSMIT = 7, /* an XDP program redirects it to the interface */
 	/* More about the packet with that `id`, behind it in the same CPU's buffer. */
 	CAPTURE_VERDICT = 16,  /* `result` is the verdict */
 	CAPTURE_REDIRECT = 17, /* `result` is 0 or -errno; `inode` that of the AF_XDP socket */
-	CAPTURE_SENT = 18,     /* `result` is what __dev_direct_xmit returned */
+	CAPTURE_SENT = 18,     /* `result` is what __dev_direct_xmit returned; NET_XMIT_DROP or -errno of a redirect's device */
 	CAPTURE_PIECE_MORE = 19, /* further octets of a zero-copy packet */
 };
 
@@ -70,6 +71,8 @@ enum capture_target_flag {
 	CAPTURE_DROPS_ONLY = 2,
 	/* An XDP program of the bond above, which `xdp_state` does not name, is captured at. */
 	CAPTURE_XDP_ABOVE = 4,
+	/* What it receives has the queue that it was sent by (veth): others' has theirs there, and one more. */
+	CAPTURE_SENT_QUEUE = 8,
 };
 
 struct capture_record {
@@ -89,7 +92,7 @@ struct capture_record {
 	__u8 skip;     /* octets of the payload that the prefix stands for */
 	__u8 strip;    /* octets of VLAN tags, behind the addresses, that are no part of the packet as shown */
 	__u8 asked;    /* of what AF_XDP sends: enum capture_asked */
-	__u8 reserved[2];
+	__u16 drop;    /* with the verdict XDP_DROP: as struct xdp_drop has the reason; 0: not told */
 	char comm[16]; /* of `pid` */
 };
 

@@ -16,6 +16,7 @@
 #include <bpf/bpf_tracing.h>
 
 #include "capture_shared.h"
+#include "xdp_drop_shared.h"
 
 /* The members of kernel types that are read here; offsets come from the running kernel's BTF. */
 /* BPF_PROG names every argument of a hook, `ctx` included. */
@@ -182,6 +183,8 @@ enum hook {
 	HOOK_RECEIVE,
 	HOOK_TRANSMIT,
 	HOOK_DROP,
+	HOOK_FORWARD,
+	HOOK_FORWARD_GENERIC,
 	HOOKS,
 };
 
@@ -216,7 +219,7 @@ struct passed {
 	__u64 heads[PASSED];
 };
 
-/* Zero-copy transmission: a record with a piece behind it, and where a packet of several descriptors is. */
+/* What is neither xdp_buff nor sk_buff: a record with a piece behind it, and where a packet of several descriptors is. */
 struct pieces {
 	struct capture_record record;
 	union {
@@ -296,9 +299,16 @@ struct {
 	__type(value, struct passed);
 } passed_map SEC(".maps");
 
+/* Two, because a packet of several descriptors may wait for its next one while frames are forwarded. */
+enum pieces_room {
+	PIECES_ZERO_COPY,
+	PIECES_FORWARD,
+	PIECES_ROOMS,
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, PIECES_ROOMS);
 	__type(key, __u32);
 	__type(value, struct pieces);
 } pieces_map SEC(".maps");
@@ -329,6 +339,8 @@ const struct capture_types {
 	enum capture_change_kind change_kind;
 	struct capture_change change;
 	struct capture_counts counts;
+	enum xdp_drop_program drop_program;
+	struct xdp_drop drop;
 } capture_types = {};
 
 /* What a filter says. */

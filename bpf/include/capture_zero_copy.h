@@ -53,6 +53,7 @@ struct batch {
 	__u32 length;
 	__u32 at;
 	__u64 address;
+	__u32 room; /* enum pieces_room */
 };
 
 /* Sends a piece of the descriptor's octets; the last has none but the rest of the length. 1: there is no other. */
@@ -62,9 +63,9 @@ static long send_piece(__u32 turn, struct batch *batch)
 	struct capture_record *record;
 	struct capture_counts *counts;
 	struct pieces *pieces;
-	__u32 zero = 0;
+	__u32 room = batch->room;
 
-	pieces = bpf_map_lookup_elem(&pieces_map, &zero);
+	pieces = bpf_map_lookup_elem(&pieces_map, &room);
 	counts = pieces ? counts_of(pieces->slot) : NULL;
 	if (!counts)
 		return 1;

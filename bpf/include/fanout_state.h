@@ -82,6 +82,9 @@ const volatile __u32 destination[4] = {};
 const volatile __u32 private_group[4] = {};
 const volatile __be16 feed_port = 0;
 const volatile bool check_source = false;
+/* Of tests, in the place of a kernel without memory: headers are not rewritten, nothing is put in front of datagrams. */
+const volatile bool fail_rewrite = false;
+const volatile bool fail_room = false;
 
 /* Carries the shared types into BTF, and so into the skeleton. No instruction reads it. */
 const struct fanout_types {

@@ -101,7 +101,7 @@ static __always_inline int turn_ipv4(struct __sk_buff *skb, __u32 offset)
 	udp = offset + ip.ihl * 4;
 	if (!is_feed(skb, &source, &target, udp, &verdict))
 		return verdict;
-	return turned(bpf_l4_csum_replace(skb, udp + offsetof(struct udphdr, check), ip.daddr, group, flags) ||
+	return turned(fail_rewrite || bpf_l4_csum_replace(skb, udp + offsetof(struct udphdr, check), ip.daddr, group, flags) ||
 		      bpf_l3_csum_replace(skb, offset + offsetof(struct iphdr, check), ip.daddr, group,
 					  sizeof(__be32)) ||
 		      bpf_skb_store_bytes(skb, offset + offsetof(struct iphdr, daddr), &group, sizeof(group), 0));
@@ -132,7 +132,7 @@ static __always_inline int turn_ipv6(struct __sk_buff *skb, __u32 offset)
 	for (int i = 0; i < 4; i++)
 		group.words[i] = private_group[i];
 	sum = bpf_csum_diff(target.words, sizeof(target), group.words, sizeof(group), 0);
-	failed = bpf_l4_csum_replace(skb, check, 0, sum, flags | L4_CSUM_IPV6);
+	failed = fail_rewrite ? -12 /* ENOMEM */ : bpf_l4_csum_replace(skb, check, 0, sum, flags | L4_CSUM_IPV6);
 	if (failed == -22 /* EINVAL */)
 		failed = bpf_l4_csum_replace(skb, check, 0, sum, flags);
 	return turned(failed || bpf_skb_store_bytes(skb, offset + offsetof(struct ipv6hdr, daddr), &group,

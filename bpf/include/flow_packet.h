@@ -32,6 +32,7 @@
 
 struct flow_packet {
 	struct flow_key key;
+	__u32 queue;   /* index in queues_map */
 	__u32 headers; /* octets up to the transport's payload; 0: not known */
 	__u32 tags[VLAN_TAGS]; /* of VLANs, outermost first: ethertype in the upper half, VLAN in the lower */
 	__u8 cid[FLOWS_CID];

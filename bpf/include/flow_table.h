@@ -38,6 +38,14 @@ struct {
 	__type(value, struct flow_totals);
 } totals_map SEC(".maps");
 
+/* By device, direction and queue: FLOWS_QUEUES + 1 of each. User space sets the size. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow_counts);
+} queues_map SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
 	__uint(max_entries, 1024);
@@ -50,6 +58,30 @@ static __always_inline struct flow_totals *totals(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&totals_map, &zero);
+}
+
+/* The place of a queue in queues_map; `device`: its place among the interface's. */
+static __always_inline __u32 queue_of(__u32 device, __u32 direction, __u32 queue)
+{
+	return (device * FLOW_DIRECTIONS + direction) * (FLOWS_QUEUES + 1) + (queue < FLOWS_QUEUES ? queue : FLOWS_QUEUES);
+}
+
+static __always_inline void add_counts(struct flow_counts *counts, __u32 path, __s64 packets, __s64 bytes)
+{
+	/* A task's packet may be interrupted by one of the same CPU. */
+	__sync_fetch_and_add(&counts->packets[path & (FLOW_PATHS - 1)], packets);
+	__sync_fetch_and_add(&counts->bytes[path & (FLOW_PATHS - 1)], bytes);
+}
+
+/* Adds to all of a direction and to one of its queues. */
+static __always_inline void count_queue(struct flow_totals *all, __u32 direction, __u32 queue, __u32 path, __s64 packets,
+					__s64 bytes)
+{
+	struct flow_counts *counts = bpf_map_lookup_elem(&queues_map, &queue);
+
+	add_counts(&all->counts[direction & (FLOW_DIRECTIONS - 1)], path, packets, bytes);
+	if (counts)
+		add_counts(counts, path, packets, bytes);
 }
 
 static __always_inline bool same_key(const struct flow_key *left, const struct flow_key *right)
@@ -96,9 +128,7 @@ static __always_inline struct flow_set *set_of(const struct flow_key *key)
 static __always_inline void add_to(struct flow_entry *entry, const struct flow_packet *packet, __u32 path,
 				   __s64 packets, __s64 bytes)
 {
-	/* A task's packet may be interrupted by one of the same CPU. */
-	__sync_fetch_and_add(&entry->counts.packets[path & (FLOW_PATHS - 1)], packets);
-	__sync_fetch_and_add(&entry->counts.bytes[path & (FLOW_PATHS - 1)], bytes);
+	add_counts(&entry->counts, path, packets, bytes);
 	if (packet->cid_length) {
 		__builtin_memcpy(entry->cid, packet->cid, FLOWS_CID);
 		entry->cid_length = packet->cid_length;
@@ -130,15 +160,12 @@ static __noinline int count_packet(struct flow_packet *packet, __u32 path, __s64
 	__u64 now = bpf_ktime_get_ns(), least = ~0ULL, oldest = ~0ULL, aged;
 	struct flow_totals *all = totals();
 	struct flow_entry *entry;
-	struct flow_counts *sum;
 	struct flow_set *set;
 	__u32 victim = 0, i;
 
 	if (!all)
 		return 0;
-	sum = &all->counts[packet->key.direction & (FLOW_DIRECTIONS - 1)];
-	__sync_fetch_and_add(&sum->packets[path & (FLOW_PATHS - 1)], packets);
-	__sync_fetch_and_add(&sum->bytes[path & (FLOW_PATHS - 1)], bytes);
+	count_queue(all, packet->key.direction, packet->queue, path, packets, bytes);
 	set = set_of(&packet->key);
 	if (!set)
 		return 0;

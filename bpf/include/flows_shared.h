@@ -9,6 +9,8 @@
 #define FLOWS_WAYS 8
 /* Devices that the packets of an interface may pass: the members of a bond. */
 #define FLOWS_DEVICES 16
+/* Queues of a device that are told apart; FLOWS_QUEUES is what is of another, or of none that is known. */
+#define FLOWS_QUEUES 256
 /* Octets of a QUIC connection ID (RFC 9000, section 17.2). */
 #define FLOWS_CID 20
 
@@ -75,6 +77,8 @@ enum drop_kind {
 	DROP_VERDICT,  /* reason: XDP_ABORTED, XDP_DROP or a value that the kernel does not know */
 	DROP_REDIRECT, /* reason: errno, positive */
 	DROP_KERNEL,   /* reason: enum skb_drop_reason */
+	DROP_PROGRAM,  /* an XDP program of ours; reason: as struct xdp_drop has it */
+	DROP_EGRESS,   /* the device did not take what an XDP program redirected to it; reason: 0 */
 };
 
 struct drop_key {

@@ -180,13 +180,11 @@ enum forward_counter {
 	FORWARD_PASS_NO_RECEIVER,
 	/* The route is a blackhole. */
 	FORWARD_DROP_BLACKHOLE,
-	/* The frame changed its shape while it was rewritten; not seen. */
-	FORWARD_DROP_REWRITE,
 	/* How many counters there are. */
 	FORWARD_COUNTERS,
 };
 
-/* The first counter whose packets are dropped; those from here on are. */
+/* The first counter whose packets are dropped; those from here on are. New ones come last: see xdp_drop_shared.h. */
 #define FORWARD_FIRST_DROP FORWARD_DROP_BLACKHOLE
 
 /* A value of stats_map, per CPU: what came by the interface of the slot. */

@@ -128,7 +128,7 @@ enum guard_block {
 
 /*
  * What became of a packet and why; index into stats_map. From GUARD_FIRST_ANSWER on it is answered in the place of a server,
- * from GUARD_FIRST_DROP on it is dropped.
+ * from GUARD_FIRST_DROP on it is dropped: new ones of these come last, see xdp_drop_shared.h.
  */
 enum guard_reason {
 	GUARD_PASS_NOT_IP = 0,

@@ -123,7 +123,7 @@ enum redirect_counter {
 	REDIRECT_COUNTERS,
 };
 
-/* The first counter whose packets are dropped; those from here on are. */
+/* The first counter whose packets are dropped; those from here on are. New ones come last: see xdp_drop_shared.h. */
 #define REDIRECT_FIRST_DROP REDIRECT_DROP_UDP_HEADER
 
 /* The one value of stats_map, per CPU. */

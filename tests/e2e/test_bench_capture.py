@@ -39,8 +39,8 @@ def test_a_filter_that_matches_nothing_captures_nothing_and_is_charged(tmp_path:
 
 def test_an_idle_capture_has_a_cost(tmp_path: Path) -> None:
     made = runs(bench("capture-idle", tmp_path, *BRIEF))
-    assert set(made) == {"expressway dump", "tcpdump"}
-    assert made["expressway dump"]["values"]["reader_percent"] > 0
+    assert set(made) == {"expressway dump", "expressway top", "tcpdump"}
+    assert made["expressway dump"]["values"]["reader_percent"] > 0 < made["expressway top"]["values"]["reader_percent"]
     for run in made.values():
         assert run["detail"]["counted"] is None and set(run["values"]) == {"reader_percent"}, run
 
@@ -60,6 +60,7 @@ def test_a_capture_of_everything_has_the_packets_of_the_load(tmp_path: Path) -> 
     ("change", "expected"),
     [
         (('reader = "tcpdump"', 'reader = "xdpdump"'), "xdpdump captures at an XDP program"),
+        (('reader = "tcpdump"', 'reader = "top"'), "top counts everything"),
         (('matches = "nothing"', 'matches = "nothing"\ntraffic = "none"'), "there is nothing to measure"),
     ],
 )

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 from harness import clients, kernel
 from harness.balance import INTERFACE, PORT, VIP, Balancer, Client, Network
+from harness.captures import dumps
 from harness.daemon import Daemon
+from harness.lab import Lab
 from harness.namespace import run_inside, udp_socket
 from harness.paths import BINARY, LIMIT, PEERS, run
 from harness.server import Server, Settings, address
+from harness.top import dropped, tops
 
 GUARD, BALANCE, FORWARD, SERVE = "expressway_grd", "expressway_lb", "expressway_fwd", "expressway_udp"
 TURNS = [GUARD, BALANCE, FORWARD, SERVE]
@@ -283,6 +286,47 @@ def test_one_that_is_killed_leaves_the_others_at_work_and_is_replaced(edge: Edge
         edge.running.pop(name).stop()
     assert "xdp" not in edge.network.inside("lb", "ip", "link", "show", INTERFACE)
     assert not list((bpffs / "expressway").iterdir())
+
+
+def test_top_and_dump_tell_which_of_them_dropped_and_why(edge: Edge, tmp_path: Path) -> None:
+    net, nowhere = edge.network, "198.51.100.99"
+    net.ip("lb", "route", "add", "blackhole", f"{nowhere}/32")
+    net.ip("client", "route", "add", f"{nowhere}/32", "via", net.address("lb"))
+    for name in TURNS:
+        edge.start(name)
+    edge.check()
+    with tops(tmp_path) as make_top, dumps(tmp_path) as make_dump, udp_socket(net.namespace("client"), socket.AF_INET) as sender:
+        lab: Lab = edge.host  # type: ignore[assignment]
+        top, other = make_top(lab, INTERFACE), make_top(lab, INTERFACE)
+        dump = make_dump(lab, "server", "-i", INTERFACE, "--json", f"src host {BLOCKED} or dst host {nowhere}")
+        top.needs_tracing()
+
+        def told() -> None:
+            """Each of the three says why, of the filter and of the router."""
+            before = {reason: dropped(top.last(), "xdp", reason) for reason in ("blocked", "blackhole")}
+            before_lines = len(dump.lines())
+            assert not edge.from_blocked()
+            sender.sendto(b"one", (nowhere, 5000))
+            for one in (top, other):
+                for reason, count in before.items():
+                    one.wait_for(lambda document, reason=reason, count=count: dropped(document, "xdp", reason) > count, reason)
+            shown = lambda: {  # noqa: E731
+                (line["verdict"], line.get("dropped"), line["destination"]) for line in map(json.loads, dump.lines()[before_lines:])
+            }
+            wanted = {("drop", "blocked", VIP), ("drop", "blackhole", nowhere)}
+            wait_until(lambda: wanted <= shown(), lambda: str(shown()))
+
+        told()
+        # Another filter is another component of another dispatcher.
+        guard = edge.running[GUARD]
+        assert isinstance(guard, Guard)
+        guard.signal(signal.SIGHUP)
+        guard.wait_log("configuration reloaded", 1)
+        assert isinstance(edge.running[FORWARD], Forward)
+        edge.check()
+        told()
+        assert {one["reason"] for one in top.last()["drops"] if one["by"] == "xdp"} <= {"blocked", "blackhole", "no-node"}
+        dump.stop()
 
 
 @pytest.mark.parametrize("first", [GUARD, SERVE])

@@ -72,10 +72,12 @@ class Beside:
 
 
 def most_by_xsk(comments: list[str], process: int) -> bool:
-    """Whether all packets but the first ones, before the neighbour is known, were sent by AF_XDP sockets of a process. In a busy guest
-    it is known late."""
+    """Whether all packets were sent by AF_XDP sockets of a process, but those by which the kernel gets to know the neighbour and
+    confirms it again. In a busy guest it is known late."""
     express = [comment for comment in comments if comment.startswith(f"xsk copy, pid {process} ")]
-    return len(express) > 0.5 * len(comments) and {comment for comment in comments if "xsk" not in comment} <= {""}
+    others = {comment for comment in comments if "xsk" not in comment}
+    # Whose socket it was is looked for when the first has come.
+    return len(express) > 0.5 * len(comments) and all(not one or one.startswith(f"pid {process} ") for one in others)
 
 
 def segmentation_off(lab: Lab, *devices: tuple[str, str]) -> None:

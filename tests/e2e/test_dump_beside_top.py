@@ -1,15 +1,17 @@
 """Captures and `expressway top` at once, and under load: each sees everything, and what they look at loses nothing."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import captures, links
-from harness.captures import Dump
+from harness import bpf, foreign, kernel, links
+from harness.captures import Dump, written
 from harness.daemon import finish_all
 from harness.lab import Lab
+from harness.namespace import udp_socket
 from harness.paths import LIMIT
 from harness.recv import PORT, Peer, Recv, receivers
 from harness.top import Top, packets, rows, tops
@@ -62,10 +64,10 @@ def test_two_captures_and_a_top_see_each_packet(make_lab, make_dump, make_top, m
     top.wait_for(lambda one: any(packets(row["received"]) == sent for row in rows(one, **ends)), "all of them")
     assert recv.stop()["datagrams"] == sent
     for dump, file in zip(dumps, files, strict=True):
-        assert dump.end() == captures.count(file) == len(captures.tshark(file, "frame.number")) == sent
+        assert dump.end() == len(written(file)) == sent
     # What a kernel refuses is told in its notes.
     assert not any("libbpf" in dump.log() for dump in dumps)
-    first, second = (captures.tshark(file, "udp.payload") for file in files)
+    first, second = ([frame for frame, _ in written(file)] for file in files)
     assert first == second
 
 
@@ -101,9 +103,32 @@ def test_who_comes_and_goes_under_load_costs_no_packet(
             top.kill() if number % 2 else top.stop()
             captured = dump.end()
             # What goes to AF_XDP sockets is seen only where the kernel lets XDP programs be traced.
-            assert captured == captures.count(file) and (captured > 100 or mode == "copy")
+            assert captured == len(written(file)) and (captured > 100 or mode == "copy")
     finally:
         over.set()
         thread.join()
     report = recv.stop()
     assert report["datagrams"] == sum(sent) and not any(report["losses"].values()), report
+
+
+def test_tools_that_are_killed_leave_nothing_at_an_xdp_program(make_lab, make_dump, make_top, tmp_path: Path) -> None:
+    lab = make_lab()
+    foreign.attach(lab, foreign.BUILT)
+    file = tmp_path / "killed.pcapng"
+    dump, stays, top = make_dump(lab, file), make_dump(lab, tmp_path / "stays.pcapng"), make_top(lab, links.SERVER)
+    if dump.is_refused():
+        kernel.lacks("this kernel refuses programs at entry and exit of others")
+    top.wait_for(lambda document: document["program"] and document["program"]["traced"], "its hooks at the program")
+    before = set(lab.programs("server"))
+    objects = {*dump.objects(), *top.objects()}
+    assert {kind for kind, _ in objects} == {"prog", "map", "link"}
+    with udp_socket(lab.server_namespace, socket.AF_INET) as taker:
+        taker.bind((lab.server["ipv4"], PORT))
+        sent = Peer(lab, lab.server["ipv4"]).send(200)
+        dump.kill()
+        top.kill()
+        wait_until(lambda: not any(bpf.exists(*each) for each in objects))
+        assert set(lab.programs("server")) == before, "the program that they were attached to goes on"
+        sent += Peer(lab, lab.server["ipv4"]).send(200)
+    assert stays.end() == sent == len(written(tmp_path / "stays.pcapng"))
+    foreign.detach(lab)

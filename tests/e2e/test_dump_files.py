@@ -161,6 +161,23 @@ def test_files_of_others_are_written_over_and_those_with_secrets_closed_to_them(
         assert not (tmp_path / "theirs").exists()
 
 
+def test_only_root_gets_secrets_into_a_capture(capture: Path, tmp_path: Path) -> None:
+    another = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", BINARY, "dump"]
+
+    def said(*words: str | Path) -> tuple[int, int, str]:
+        """Exit code, octets written and standard error of another user's."""
+        with capture.open("rb") as given:
+            result = subprocess.run([*another, *words], stdin=given, capture_output=True, timeout=LIMIT, check=False)
+        return result.returncode, len(result.stdout), result.stderr.decode()
+
+    # To read, and to write again, takes no privilege.
+    code, size, _ = said("-r", "-", "-w", "-")
+    assert code == 0 and size > 0
+    refused = "expressway: --secrets: only root may put TLS secrets into a capture; run as root\n"
+    for words in (["-r", "-"], ["-i", "lo"]):
+        assert said(*words, "-w", "-", "--secrets", tmp_path / "keys") == (1, 0, refused)
+
+
 def test_wireshark_is_told_of_interfaces(tmp_path: Path) -> None:
     program = tmp_path / "expressway-extcap"
     program.symlink_to(BINARY)

@@ -168,7 +168,7 @@ def test_what_prevents_it_is_one_line(make_lab, tmp_path: Path) -> None:
     assert "gone0: no such interface" in refused('interfaces = ["gone0"]\n', 1)
     assert "guard.toml:2: block" in refused('interfaces = ["server0"]\nblock = ["a"]\n', 2, "--check")
     assert "ready" not in run(lab.inside("server", BINARY, "guard", "--config", write(file, SMALLEST), "--check"))
-    foreign.attach(lab, foreign.build(tmp_path))
+    foreign.attach(lab, foreign.BUILT)
     assert "foreign_pass" in refused(SMALLEST, 1)
     foreign.detach(lab)
     assert not lab.programs("server")

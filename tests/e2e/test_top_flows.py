@@ -100,6 +100,54 @@ def test_each_packet_of_a_flow_is_counted_with_its_octets(make_lab, make_top) ->
             assert packets(found["totals"][way]) >= 1234
 
 
+def queue(document: dict, direction: str, number: int | None) -> dict:
+    """A queue of the server's interface."""
+    (found,) = [one for one in document["queues"] if (one["direction"], one["queue"]) == (direction, number)]
+    assert found["device"] == links.SERVER
+    return found
+
+
+def test_traffic_is_told_by_queue_so_that_one_with_all_of_it_is_seen(make_lab, make_top) -> None:
+    lab = make_lab(queues=2)
+    known(lab)
+    top = make_top(lab, links.SERVER)
+    # Those without a packet are there too.
+    for direction in ("in", "out"):
+        assert {queue(top.last(), direction, number)["queue"] for number in (0, 1)} == {0, 1}
+    queues = lambda document: sorted((queue(document, "in", number) for number in (0, 1)), key=lambda one: one["share"])  # noqa: E731
+
+    def is_of_flow(busy: dict) -> bool:
+        """Neighbour discovery and the like have no share worth mentioning."""
+        rate = busy["rates"][1]
+        return busy["share"] >= 0.99 and rate["bits"] > 0.9 * 8 * (100 + HEADERS) * rate["packets"]
+
+    with receiver(lab), udp_socket(lab.client_namespace, socket.AF_INET) as sender:
+        # A flow has one queue (the peer's transmit queue, which a hash of the flow chooses).
+        sender.connect((lab.server["ipv4"], FEED))
+        deadline = time.monotonic() + LIMIT
+        while not is_of_flow(busy := queues(top.last())[1]):
+            assert time.monotonic() < deadline, top.last()["queues"]
+            for _ in range(50):
+                sender.send(bytes(100))
+            time.sleep(0.02)
+        rate = busy["rates"][1]
+        assert rate["packets"] > 0 and busy["kernel"] == rate, busy
+        assert busy["af_xdp"]["packets"] == busy["xdp"]["packets"] == busy["dropped"]["packets"] == 0
+        # Many flows have both.
+        while queues(top.last())[0]["share"] < 0.2:
+            assert time.monotonic() < deadline, top.last()["queues"]
+            for _ in range(50):
+                send(lab, 4, 100)
+    # What leaves has its queue as well: the answers to pings.
+    lab.run("client", "ping", "-c", "20", "-i", "0.01", lab.server["ipv4"])
+    top.wait_for(
+        lambda document: any(queue(document, "out", number)["kernel"]["packets"] > 0 for number in (0, 1)), "the answers"
+    )
+    assert not [one for one in top.last()["queues"] if one["queue"] is None], "all are known here"
+    shown = lab.run("server", BINARY, "top", "-i", links.SERVER, "--once", "--interval", "200ms")
+    assert f"{links.SERVER} rx 0" in shown and f"{links.SERVER} tx 1" in shown
+
+
 def test_super_packets_count_as_those_on_the_wire(make_lab, make_top) -> None:
     lab = make_lab()
     known(lab)

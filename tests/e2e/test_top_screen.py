@@ -137,7 +137,7 @@ def test_a_frozen_screen_stays_as_it_is_whatever_key_is_pressed(make_lab, make_t
     terminal.wait_for(lambda screen: "by host" in screen, "hosts")
     terminal.press("v", "v", "v")
     assert terminal.wait_for(lambda screen: "by flow" in screen, "flows again") == frozen
-    for pane in ("AF_XDP sockets", "drops", "CPUs", "process"):
+    for pane in ("queues", "AF_XDP sockets", "drops", "CPUs", "process"):
         terminal.press("Tab")
         screen = terminal.wait_for(lambda screen: "by flow" not in screen, pane)
         # Interface and rates by path.

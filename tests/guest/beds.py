@@ -108,6 +108,9 @@ BEDS = {
             "/expressway/bin/observe --test-threads=1",
             "pytest /expressway/tests/e2e/test_top_flows.py -k 'gateways_connections or live_frames'",
             "pytest /expressway/tests/e2e/test_xdp_reasons.py /expressway/tests/e2e/test_dump_sender.py",
+            "pytest /expressway/tests/e2e/test_dump_redirects.py -k 'native and interface or live or not_take'",
+            "pytest /expressway/tests/e2e/test_dump_reasons.py /expressway/tests/e2e/test_dump_swaps.py",
+            "pytest /expressway/tests/e2e/test_dump_beside_top.py",
         ],
         end_to_end=True,
         # Those of captures: build machines may refuse the programs that they attach.

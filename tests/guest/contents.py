@@ -42,7 +42,8 @@ def end_to_end(made: Image) -> None:
     made.tree(ROOT / "tests" / "e2e", f"{INSIDE}/tests/e2e", without=["__pycache__"])
     made.copy(ROOT / "tests" / "pytest.ini", f"{INSIDE}/tests/pytest.ini")
     made.tree(PEERS / "clip", f"{INSIDE}/target/peers/clip")
-    made.copy(PEERS / "no_ping.o", f"{INSIDE}/target/peers/no_ping.o")
+    for program in ("no_ping.o", "foreign.o"):
+        made.copy(PEERS / program, f"{INSIDE}/target/peers/{program}")
     tool(made, "xdp-loader", "xdp-tools")
     tool(made, "tcpdump", "tcpdump")
     made.tree(LIBRARIES / "bpf")

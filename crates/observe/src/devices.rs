@@ -73,6 +73,9 @@ impl Plan {
             plan.is_stacked = true;
             plan.over(target, &devices, tags, bond);
         }
+        for (device, target) in &mut plan.targets {
+            target.sent_queue = links.link(*device).is_some_and(|link| link.kind == LinkKind::Veth);
+        }
         plan
     }
 
@@ -211,6 +214,7 @@ mod tests {
     fn a_bond_is_its_members_and_its_program_runs_there() {
         let both = plan(&[5]);
         assert_eq!([shown(&both, 3), shown(&both, 4)], [Some(5); 2]);
+        assert_eq!([3, 4, 5].map(|device| both.targets[&device].sent_queue), [true, true, false]);
         assert_eq!(both.programs, BTreeMap::from([(3, vec![3]), (4, vec![4]), (5, vec![3, 4])]));
         let on_bond = plan(&[8]);
         assert_eq!(on_bond.vlans.len(), 2);

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use expressway_xbpf::XdpDrop;
+
 use crate::Verdict;
 
 /// Where something was dropped, from the device upwards.
@@ -108,7 +110,7 @@ macro_rules! reasons {
 
 reasons! {
     Xdp {
-        "program": "An XDP program dropped it (`XDP_DROP`); our own programs count why.";
+        "program": "An XDP program dropped it (`XDP_DROP`) and tells no reason: one of others.";
         "aborted": "An XDP program failed (`XDP_ABORTED`).";
         "redirect-failed": "A redirect failed for a reason other than those below.";
         "no-target": "A redirect led to an interface or socket that does not exist or is down.";
@@ -133,7 +135,6 @@ reasons! {
         "limit" = "guard_packets" ["verdict" "drop"] ["reason" "limit"]: "Over the limit of a rule.";
         "default" = "guard_packets" ["verdict" "drop"] ["reason" "default"]: "No rule of a `guard` matches.";
         "blackhole" = "forward_packets" ["reason" "blackhole"]: "The route of a packet to forward is a blackhole.";
-        "rewrite" = "forward_packets" ["reason" "rewrite"]: "A packet to forward could not be rewritten.";
         "no-node" = "balance_packets" ["reason" "no_node"]: "For a service with no node up.";
         "unresolved" = "balance_packets" ["reason" "unresolved"]: "The route to a service's node, or the MAC address there, is unknown.";
         "tunnel-too-big" = "balance_service_drops" ["reason" "too_big"]: "Too big for the tunnel to a service's node, and no ICMP error may be sent for it.";
@@ -292,6 +293,9 @@ reasons! {
     }
 }
 
+/// The reason of [`Layer::Xdp`] for a device that does not take what is redirected to it.
+pub const EGRESS: &str = "egress";
+
 impl DropReason {
     /// The reason of a layer by its name.
     #[must_use]
@@ -302,14 +306,35 @@ impl DropReason {
     /// The reason that a sample of a metrics page counts.
     #[must_use]
     pub fn of_sample(name: &str, labels: &[(&'static str, String)]) -> Option<&'static Self> {
+        Self::of_series(name, |key, value| labels.iter().any(|(name, given)| *name == key && given == value))
+    }
+
+    /// The same, where `is_labelled` says whether a label has a value.
+    #[must_use]
+    pub fn of_series(name: &str, is_labelled: impl Fn(&str, &str) -> bool) -> Option<&'static Self> {
         REASONS.iter().find(|reason| {
             reason.counter.is_some_and(|counter| {
-                let is_labelled = |(key, value): (&str, &str)| {
-                    labels.iter().any(|(name, given)| *name == key && given == value)
-                };
-                counter.name == name && counter.labels.iter().copied().all(is_labelled)
+                counter.name == name && counter.labels.iter().all(|(key, value)| is_labelled(key, value))
             })
         })
+    }
+
+    /// Why a program of ours dropped a packet.
+    ///
+    /// # Panics
+    /// Never: a test goes through all of them.
+    #[must_use]
+    pub fn of_program(drop: XdpDrop) -> &'static Self {
+        let (counters, label): (&[&str], _) = match drop {
+            XdpDrop::Redirect(counter) => (&["xdp_packets"], counter.name()),
+            XdpDrop::Guard(reason) => (&["guard_packets"], reason.name()),
+            XdpDrop::Forward(counter) => (&["forward_packets"], counter.name()),
+            XdpDrop::Balance(counter) => (&["balance_packets", "balance_service_drops"], counter.name()),
+        };
+        let counts = |counter: Counter| {
+            counters.contains(&counter.name) && counter.labels.contains(&("reason", label))
+        };
+        REASONS.iter().find(|reason| reason.counter.is_some_and(counts)).expect("each is in the list")
     }
 
     /// Why a packet with this verdict goes no further; `None` if it does.
@@ -372,6 +397,22 @@ mod tests {
             "xdp/fragment"
         );
         assert_eq!(DropReason::of_sample("guard_packets", &judged("pass")), None);
+    }
+
+    #[test]
+    fn every_drop_of_our_programs_has_a_reason_of_its_own() {
+        let found: Vec<_> = XdpDrop::all().map(DropReason::of_program).collect();
+        let names: HashSet<_> = found.iter().map(|reason| reason.name).collect();
+        assert_eq!(names.len(), found.len());
+        assert!(found.iter().all(|reason| reason.layer == Layer::Xdp));
+        // What else is counted of XDP, no program decides.
+        let others: Vec<_> = REASONS
+            .iter()
+            .filter(|reason| reason.layer == Layer::Xdp && reason.counter.is_some())
+            .filter(|reason| !names.contains(reason.name))
+            .map(|reason| reason.name)
+            .collect();
+        assert_eq!(others, ["egress"]);
     }
 
     #[test]

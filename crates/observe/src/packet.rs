@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// A captured packet. Its octets are borrowed from the buffer that it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
@@ -16,7 +18,7 @@ pub struct Packet<'a> {
     pub point: Point,
     /// The same for the records of one packet at an XDP program's entry and exit, and for no other.
     pub id: Option<u64>,
-    /// What the XDP program decided; `None` before its decision, and where there is none.
+    /// What the XDP program decided; `None` before its decision, and where there is none. At [`Point::XdpTransmit`] a redirect.
     pub verdict: Option<Verdict>,
     /// What the descriptor of an AF_XDP socket asked the device for.
     pub metadata: Option<TxMetadata>,
@@ -46,10 +48,13 @@ pub enum Point {
     KernelReceive,
     /// Sent by the kernel's stack.
     KernelTransmit,
+    /// Leaving because an XDP program, of this or another interface, redirected it here.
+    XdpTransmit,
 }
 
 /// Which way a packet goes, as seen from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Into the host.
     In,
@@ -63,7 +68,7 @@ impl Point {
     pub const fn direction(self) -> Direction {
         match self {
             Self::XdpEntry | Self::XdpExit | Self::KernelReceive => Direction::In,
-            Self::XskTransmit { .. } | Self::KernelTransmit => Direction::Out,
+            Self::XskTransmit { .. } | Self::KernelTransmit | Self::XdpTransmit => Direction::Out,
         }
     }
 }

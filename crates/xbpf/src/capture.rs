@@ -21,6 +21,7 @@ use crate::rings::PerfRings;
 use crate::skeleton::CAPTURE_OBJECT;
 use crate::skeleton::capture_types::{capture_counts, capture_limit, rodata};
 use crate::sys;
+use crate::xdp_drops::DropTables;
 
 /// An eBPF instruction that goes on with the next: what the place of the filter is filled with.
 const NOTHING: [u8; 8] = [5, 0, 0, 0, 0, 0, 0, 0];
@@ -72,6 +73,10 @@ pub enum CaptureHook {
     Placed,
     /// An XDP program is loaded.
     Loaded,
+    /// What XDP programs redirect to interfaces, as it leaves there, native.
+    Forward,
+    /// The same in generic mode.
+    ForwardGeneric,
     /// Transmission by AF_XDP in copy mode, and by packet sockets that bypass the queueing discipline.
     Direct,
     /// Transmission by AF_XDP in zero-copy mode.
@@ -95,6 +100,8 @@ impl CaptureHook {
             Self::RedirectGeneric => "fexit of xdp_do_generic_redirect",
             Self::Placed => "fentry of bpf_prog_change_xdp",
             Self::Loaded => "fentry of perf_event_bpf_event",
+            Self::Forward => "fentry of bq_xmit_all",
+            Self::ForwardGeneric => "fentry of generic_xdp_tx",
             Self::Direct => "fentry of __dev_direct_xmit",
             Self::ZeroCopy => "fexit of xsk_tx_peek_desc",
             Self::Receive => "tracepoint netif_receive_skb",
@@ -112,6 +119,10 @@ impl CaptureHook {
             Self::RedirectGeneric => &[&["capture_redirecting_generic", "capture_redirect_generic"]],
             Self::Placed => &[&["capture_placed"]],
             Self::Loaded => &[&["capture_loaded"]],
+            Self::Forward => &[&["capture_forwarded", "capture_forward", "capture_flushed", "capture_live"]],
+            Self::ForwardGeneric => {
+                &[&["capture_forward_generic", "capture_forwarding", "capture_forwarding_ends"]]
+            }
             Self::Direct => &[&["capture_direct", "capture_direct_exit"]],
             Self::ZeroCopy => &[&["capture_peek", "capture_batch_entry", "capture_batch"]],
             Self::Receive => &[&["capture_receive"]],
@@ -161,6 +172,8 @@ pub struct CaptureCounts {
 pub struct CaptureLink {
     _links: Vec<Link>,
     programs: Vec<OwnedFd>,
+    /// Of an XDP program, by its id: what tells why it drops. No descriptor of it is kept, for the program is somebody else's.
+    drops: Option<(DropTables, u32)>,
 }
 
 impl fmt::Debug for CaptureLink {
@@ -174,6 +187,15 @@ impl CaptureLink {
     #[must_use]
     pub fn misses(&self) -> u64 {
         self.programs.iter().filter_map(|program| sys::misses(program.as_fd()).ok()).sum()
+    }
+
+    /// Looks once more for what tells why the XDP program drops: a dispatcher that has only just been loaded has no components.
+    pub fn find_reasons(&self) {
+        if let Some((tables, program)) = &self.drops
+            && let Ok(program) = libbpf_rs::Program::fd_from_id(*program)
+        {
+            tables.follow(program.as_fd());
+        }
     }
 }
 
@@ -252,6 +274,8 @@ impl CapturePrograms {
                 if let Some(value) = map.initial_value_mut() {
                     self.set(value);
                 }
+            } else if target.is_some() && [DropTables::TABLES, DropTables::SEEN].contains(&&*name) {
+                // Each program's own.
             } else if let Some((_, shared)) = self.maps.iter().find(|(known, _)| *known == name) {
                 map.reuse_fd(shared.as_fd())?;
             }
@@ -317,7 +341,18 @@ impl CapturePrograms {
             wanted.push("capture_entry");
         }
         let object = self.object(&wanted, Some((&fd, &name))).and_then(OpenObject::load).map_err(failed)?;
-        link(&object).map_err(failed)
+        let map = |name: &str| {
+            let found = object.maps().find(|map| map.name() == name);
+            let none = || io::Error::new(io::ErrorKind::NotFound, name.to_owned()).into();
+            found.ok_or_else(none).and_then(|map| MapHandle::try_from(&map))
+        };
+        let tables = map(DropTables::TABLES).and_then(|tables| Ok((tables, map(DropTables::SEEN)?)));
+        let (tables, seen) = tables.map_err(failed)?;
+        let tables = DropTables::new(tables, seen);
+        tables.follow(fd.as_fd());
+        let mut made = link(&object).map_err(failed)?;
+        made.drops = Some((tables, program.id));
+        Ok(made)
     }
 
     pub(crate) fn map(&self, name: &'static str) -> Result<&MapHandle, Error> {
@@ -383,7 +418,7 @@ impl FilterTrial {
 }
 
 fn link(object: &Object) -> Result<CaptureLink, libbpf_rs::Error> {
-    let mut made = CaptureLink { _links: Vec::new(), programs: Vec::new() };
+    let mut made = CaptureLink { _links: Vec::new(), programs: Vec::new(), drops: None };
     // Exits before entries: what enters is seen to leave.
     let is_entry = |name: &std::ffi::OsStr| name == "capture_entry";
     for entries in [false, true] {

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use crate::skeleton::capture_types::{capture_asked, capture_flag, capture_kind, capture_record};
+use crate::xdp_drops::XdpDrop;
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +20,8 @@ pub enum CaptureKind {
     KernelReceive,
     /// A packet that the kernel transmits.
     KernelTransmit,
+    /// A packet that an XDP program redirects to the interface.
+    XdpTransmit,
     /// Of an earlier record's packet: the verdict, in `result`.
     Verdict,
     /// Of an earlier record's packet: its redirect, with 0 or a negative errno in `result`.
@@ -58,6 +61,8 @@ pub struct CaptureRecord<'a> {
     pub result: i32,
     /// What it is about.
     pub kind: CaptureKind,
+    /// With the verdict `XDP_DROP` of a program of ours: why.
+    pub drop: Option<XdpDrop>,
     /// The filter could not decide.
     pub undecided: bool,
     /// A [`CaptureKind::Piece`] follows.
@@ -112,6 +117,7 @@ impl<'a> CaptureRecord<'a> {
             CaptureKind::XskZeroCopy => capture_kind::CAPTURE_XSK_ZERO_COPY,
             CaptureKind::KernelReceive => capture_kind::CAPTURE_KERNEL_RECEIVE,
             CaptureKind::KernelTransmit => capture_kind::CAPTURE_KERNEL_TRANSMIT,
+            CaptureKind::XdpTransmit => capture_kind::CAPTURE_XDP_TRANSMIT,
             CaptureKind::Verdict => capture_kind::CAPTURE_VERDICT,
             CaptureKind::Redirect => capture_kind::CAPTURE_REDIRECT,
             CaptureKind::Sent => capture_kind::CAPTURE_SENT,
@@ -153,6 +159,7 @@ impl<'a> CaptureRecord<'a> {
             capture_kind::CAPTURE_XSK_ZERO_COPY => CaptureKind::XskZeroCopy,
             capture_kind::CAPTURE_KERNEL_RECEIVE => CaptureKind::KernelReceive,
             capture_kind::CAPTURE_KERNEL_TRANSMIT => CaptureKind::KernelTransmit,
+            capture_kind::CAPTURE_XDP_TRANSMIT => CaptureKind::XdpTransmit,
             capture_kind::CAPTURE_VERDICT => CaptureKind::Verdict,
             capture_kind::CAPTURE_REDIRECT => CaptureKind::Redirect,
             capture_kind::CAPTURE_SENT => CaptureKind::Sent,
@@ -169,6 +176,8 @@ impl<'a> CaptureRecord<'a> {
         };
         let asks = |what: capture_asked| asked & what.0 != 0;
         let result = word(offset_of!(capture_record, result))?;
+        let drop = offset_of!(capture_record, drop);
+        let drop = u16::from_ne_bytes(data.get(drop..drop + 2)?.try_into().ok()?);
         let launch = u64_at(data, offset_of!(capture_record, launch))?;
         let comm = data.get(offset_of!(capture_record, comm)..)?.get(..16)?;
         let body = data.get(size_of::<capture_record>()..)?;
@@ -186,11 +195,13 @@ impl<'a> CaptureRecord<'a> {
             pid: word(offset_of!(capture_record, pid))?,
             result: result.cast_signed(),
             kind,
+            drop: XdpDrop::from_number(drop),
             undecided: has(capture_flag::CAPTURE_UNDECIDED),
             more: has(capture_flag::CAPTURE_MORE),
             dropped: has(capture_flag::CAPTURE_DROPPED),
             followed: match kind {
                 CaptureKind::XdpEntry | CaptureKind::XdpExit | CaptureKind::XskCopy => true,
+                CaptureKind::XdpTransmit => true,
                 _ => has(capture_flag::CAPTURE_DIRECT),
             },
             checksum: asks(capture_asked::CAPTURE_TX_CHECKSUM)

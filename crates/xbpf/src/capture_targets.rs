@@ -25,6 +25,9 @@ pub struct CaptureTarget {
     pub drops_only: bool,
     /// What it receives is seen at an XDP program of the bond above.
     pub traced_above: bool,
+    /// What it receives has the queue that it was sent by, not one more than the queue that it was received by: veth
+    /// (`veth_xmit` in drivers/net/veth.c).
+    pub sent_queue: bool,
 }
 
 impl CaptureTarget {
@@ -33,6 +36,7 @@ impl CaptureTarget {
             (self.tagged, capture_target_flag::CAPTURE_TAGGED),
             (self.drops_only, capture_target_flag::CAPTURE_DROPS_ONLY),
             (self.traced_above, capture_target_flag::CAPTURE_XDP_ABOVE),
+            (self.sent_queue, capture_target_flag::CAPTURE_SENT_QUEUE),
         ];
         let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, flag)| flags | flag.0);
         let mut value = [0; size_of::<capture_target>()];

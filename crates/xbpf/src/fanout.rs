@@ -211,6 +211,15 @@ impl FanoutPrograms {
     /// # Errors
     /// [`Error::NotPermitted`], [`Error::FanoutLoad`], [`Error::Map`].
     pub fn load(options: &FanoutOptions) -> Result<Self, Error> {
+        Self::load_failing(options, false, false)
+    }
+
+    /// The same, as if the kernel had no memory to rewrite headers, or to put something in front of datagrams.
+    ///
+    /// # Errors
+    /// As [`FanoutPrograms::load`].
+    #[doc(hidden)]
+    pub fn load_failing(options: &FanoutOptions, rewrite: bool, room: bool) -> Result<Self, Error> {
         forward_libbpf_messages();
         let load = |source: libbpf_rs::Error| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied if !is_privileged() => Error::NotPermitted {
@@ -234,6 +243,7 @@ impl FanoutPrograms {
             knobs.max_age = u64::try_from(options.max_age.as_nanos()).unwrap_or(u64::MAX);
             knobs.max_queue = options.max_queue;
             knobs.listeners_netns = options.netns;
+            (knobs.fail_rewrite, knobs.fail_room) = (rewrite, room);
             if let Some(turn) = &options.turn {
                 knobs.destination = address(turn.destination.ip());
                 knobs.private_group = address(turn.group);

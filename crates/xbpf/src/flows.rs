@@ -19,8 +19,11 @@ use crate::redirect::{forward_libbpf_messages, is_privileged};
 use crate::skeleton::flows::{FlowsSkelBuilder, OpenFlowsProgs};
 use crate::sys;
 use crate::target::XdpTarget;
-pub use entry::{DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowPath, FlowTotals};
-use entry::{SET, WAYS};
+use crate::xdp_drops::DropTables;
+pub use entry::{
+    DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowPath, FlowQueue, FlowTotals,
+};
+use entry::{QUEUES_OF_DEVICE, SET, WAYS};
 
 /// Sets of all CPUs together at most: 8 flows each, 22 MB.
 const SETS: u32 = 16_384;
@@ -34,6 +37,8 @@ pub struct FlowOptions {
     pub interface: u32,
     /// The devices that its packets pass, at most [`FlowPrograms::DEVICES`]: itself, or those below a VLAN or bond.
     pub devices: Vec<u32>,
+    /// Those of them, a bit each, that leave in a received packet the queue that it was sent by: veth does.
+    pub sent_queues: u32,
     /// The VLAN tags that they have there, outermost first: ethertype and VLAN; zeros where there is none.
     pub tags: [(u16, u16); 2],
     /// The inode of the network namespace that it is in.
@@ -53,6 +58,12 @@ enum Group {
     Redirects,
     /// What programs redirect that are not traced.
     Untraced,
+    /// What programs redirect to the interface.
+    Forwards,
+    /// Only how much that is.
+    ForwardCount,
+    /// The same in generic mode.
+    ForwardsGeneric,
     /// AF_XDP in copy mode.
     Copy,
     /// AF_XDP in zero-copy mode.
@@ -67,6 +78,9 @@ impl Group {
             Self::Kernel { .. } => "the kernel's packets",
             Self::Redirects => "redirects",
             Self::Untraced => "redirects by XDP programs that cannot be traced",
+            Self::Forwards => "flows of what XDP programs forward here",
+            Self::ForwardCount => "what XDP programs forward here",
+            Self::ForwardsGeneric => "what XDP programs in generic mode forward here",
             Self::Copy => "packets sent by AF_XDP in copy mode",
             Self::ZeroCopy => "packets sent by AF_XDP in zero-copy mode",
             Self::Xdp => "the XDP program",
@@ -85,7 +99,16 @@ impl Group {
             Self::Redirects => {
                 programs.flows_redirect.set_autoload(true);
                 programs.flows_redirect_error.set_autoload(true);
-                programs.flows_forward.set_autoload(true);
+            }
+            Self::Forwards => {
+                programs.flows_forwarding.set_autoload(true);
+                programs.flows_forwarded.set_autoload(true);
+            }
+            Self::ForwardCount => programs.flows_forward.set_autoload(true),
+            Self::ForwardsGeneric => {
+                programs.flows_forwarding_generic.set_autoload(true);
+                programs.flows_forwarded_generic.set_autoload(true);
+                programs.flows_forward_generic.set_autoload(true);
             }
             Self::Untraced => {
                 programs.flows_redirecting.set_autoload(true);
@@ -115,6 +138,9 @@ struct Maps {
     drops: MapHandle,
     follow: MapHandle,
     pending: MapHandle,
+    queues: MapHandle,
+    drop_tables: MapHandle,
+    drops_seen: MapHandle,
 }
 
 /// What is the same for all loads.
@@ -167,12 +193,27 @@ impl FlowPrograms {
             Err(_) => load.group(Group::Kernel { tells_socket: false }, None, None, &mut links)?,
         };
         let mut notes = Vec::new();
-        for group in [Group::Redirects, Group::Untraced, Group::Copy, Group::ZeroCopy] {
+        let groups = [
+            Group::Redirects,
+            Group::Untraced,
+            Group::Forwards,
+            Group::ForwardsGeneric,
+            Group::Copy,
+            Group::ZeroCopy,
+        ];
+        for group in groups {
             match load.group(group, Some(&maps), None, &mut links) {
                 Ok(_) => {}
                 // Those that can be traced are counted all the same, and others are told by themselves.
                 Err(error) if matches!(group, Group::Untraced) => tracing::debug!(%error, "not attached"),
-                Err(error) => notes.push(format!("not counted: {}: {error}", group.what())),
+                Err(error) => {
+                    notes.push(format!("not counted: {}: {error}", group.what()));
+                    if matches!(group, Group::Forwards)
+                        && let Err(error) = load.group(Group::ForwardCount, Some(&maps), None, &mut links)
+                    {
+                        notes.push(format!("not counted: {}: {error}", Group::ForwardCount.what()));
+                    }
+                }
             }
         }
         Ok(Self { load, maps, links, followed: HashMap::new(), on: HashMap::new(), notes })
@@ -250,6 +291,19 @@ impl FlowPrograms {
         Ok(totals)
     }
 
+    /// What passed each queue, of those that had any packets.
+    ///
+    /// # Errors
+    /// [`Error::List`].
+    pub fn queues(&self) -> Result<Vec<FlowQueue>, Error> {
+        let devices = self.load.options.devices.get(..Self::DEVICES).unwrap_or(&self.load.options.devices);
+        let cpus = self.load.cpus as usize;
+        let count = (devices.len() * QUEUES_OF_DEVICE) as u32;
+        let values = sys::array_values(self.maps.queues.as_fd(), FlowCounts::SIZE * cpus, count)
+            .map_err(|source| Error::List { what: "queues", source })?;
+        Ok(entry::queues(&values, devices, cpus))
+    }
+
     /// The flows that are held; one that several CPUs see is there once for each.
     ///
     /// # Errors
@@ -312,6 +366,7 @@ impl Load {
             let tag = |(kind, vlan): (u16, u16)| u32::from(kind) << 16 | u32::from(vlan);
             (knobs.vlan_outer, knobs.vlan_inner) = (tag(self.options.tags[0]), tag(self.options.tags[1]));
             knobs.netns = self.options.netns;
+            knobs.sent_queues = self.options.sent_queues;
             knobs.ethernet = self.options.ethernet;
             knobs.short_cid = self.options.short_cid;
             knobs.sets = self.sets;
@@ -319,13 +374,23 @@ impl Load {
             knobs.traced_program = target.map_or(0, |target| target.id);
         }
         match maps {
-            None => open.maps.flows_map.set_max_entries(self.sets * self.cpus).map_err(failed)?,
+            None => {
+                open.maps.flows_map.set_max_entries(self.sets * self.cpus).map_err(failed)?;
+                let queues = self.options.devices.len().clamp(1, FlowPrograms::DEVICES) * QUEUES_OF_DEVICE;
+                open.maps.queues_map.set_max_entries(queues as u32).map_err(failed)?;
+            }
             Some(maps) => {
                 open.maps.flows_map.reuse_fd(maps.flows.as_fd()).map_err(failed)?;
                 open.maps.totals_map.reuse_fd(maps.totals.as_fd()).map_err(failed)?;
                 open.maps.drops_map.reuse_fd(maps.drops.as_fd()).map_err(failed)?;
                 open.maps.follow_map.reuse_fd(maps.follow.as_fd()).map_err(failed)?;
                 open.maps.pending_map.reuse_fd(maps.pending.as_fd()).map_err(failed)?;
+                open.maps.queues_map.reuse_fd(maps.queues.as_fd()).map_err(failed)?;
+                // What is for an XDP program has its own.
+                if target.is_none() {
+                    open.maps.drop_tables_map.reuse_fd(maps.drop_tables.as_fd()).map_err(failed)?;
+                    open.maps.drops_seen_map.reuse_fd(maps.drops_seen.as_fd()).map_err(failed)?;
+                }
             }
         }
         if let Some(target) = target {
@@ -336,6 +401,12 @@ impl Load {
         }
         let loaded = open.load().map_err(failed)?;
         let programs = &loaded.progs;
+        let drop_tables = MapHandle::try_from(&loaded.maps.drop_tables_map).map_err(failed)?;
+        let drops_seen = MapHandle::try_from(&loaded.maps.drops_seen_map).map_err(failed)?;
+        if let Some(target) = target {
+            let handle = |map: &MapHandle| MapHandle::try_from(map).map_err(failed);
+            DropTables::new(handle(&drop_tables)?, handle(&drops_seen)?).follow(target.program.as_fd());
+        }
         let chosen = match group {
             Group::Kernel { tells_socket } => vec![
                 &programs.flows_receive,
@@ -343,9 +414,14 @@ impl Load {
                 &programs.flows_sent,
                 if tells_socket { &programs.flows_free } else { &programs.flows_free_older },
             ],
-            Group::Redirects => {
-                vec![&programs.flows_redirect, &programs.flows_redirect_error, &programs.flows_forward]
-            }
+            Group::Redirects => vec![&programs.flows_redirect, &programs.flows_redirect_error],
+            Group::Forwards => vec![&programs.flows_forwarded, &programs.flows_forwarding],
+            Group::ForwardCount => vec![&programs.flows_forward],
+            Group::ForwardsGeneric => vec![
+                &programs.flows_forward_generic,
+                &programs.flows_forwarded_generic,
+                &programs.flows_forwarding_generic,
+            ],
             Group::Untraced => vec![&programs.flows_redirecting, &programs.flows_redirecting_generic],
             Group::Copy => vec![&programs.flows_direct, &programs.flows_directed],
             Group::ZeroCopy => {
@@ -361,6 +437,9 @@ impl Load {
             drops: MapHandle::try_from(&loaded.maps.drops_map).map_err(failed)?,
             follow: MapHandle::try_from(&loaded.maps.follow_map).map_err(failed)?,
             pending: MapHandle::try_from(&loaded.maps.pending_map).map_err(failed)?,
+            queues: MapHandle::try_from(&loaded.maps.queues_map).map_err(failed)?,
+            drop_tables,
+            drops_seen,
         })
     }
 }

@@ -107,6 +107,7 @@ mod skeleton;
 mod sockets;
 mod sys;
 mod target;
+mod xdp_drops;
 
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
@@ -129,7 +130,7 @@ pub use error::{Error, ForeignProgram, Holder, Interface};
 pub use fanout::{FanoutCounts, FanoutEvent, FanoutOptions, FanoutPrograms, FanoutRecord, Turn};
 pub use flows::{
     DropCounts, DropKind, FLOW_PATHS, FlowCounts, FlowEntry, FlowKey, FlowOptions, FlowPath, FlowPrograms,
-    FlowTotals,
+    FlowQueue, FlowTotals,
 };
 pub use guard::{
     Guard, GuardAddressSets, GuardClassifier, GuardCount, GuardKey, GuardLearned, GuardLearner,
@@ -145,3 +146,4 @@ pub use rings::PerfRings;
 pub use role::Role;
 pub use sockets::{SocketList, SocketRecord, SocketRing};
 pub use target::XdpTarget;
+pub use xdp_drops::{XdpDrop, last_drops};

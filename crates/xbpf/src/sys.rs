@@ -179,13 +179,14 @@ pub(crate) struct ProgramInfo {
     pub(crate) id: u32,
     /// Name as loaded, at most 15 characters.
     pub(crate) name: String,
-    /// Ids of the maps that it uses, 8 at most.
+    /// Ids of the maps that it uses.
     pub(crate) maps: Vec<u32>,
 }
 
 /// Asks the kernel about a program.
 pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
-    let mut maps = [0u32; 8];
+    // MAX_USED_MAPS of kernel/bpf/verifier.c.
+    let mut maps = [0u32; 64];
     let mut info = ffi::bpf_prog_info {
         nr_map_ids: maps.len() as u32,
         map_ids: maps.as_mut_ptr() as u64,
@@ -303,6 +304,39 @@ pub(crate) fn links_visible() -> bool {
     // SAFETY: `next` is ours to be written to.
     let code = unsafe { ffi::bpf_link_get_next_id(0, &mut next) };
     result(code).is_ok_and(|_| true) || code == -libc::ENOENT
+}
+
+/// Programs of tracing links to a program: those that have taken the place of one of its functions, as a dispatcher's components
+/// do, and those that trace it. At most so many links of the system are looked at.
+pub(crate) fn programs_at(program: u32, links: usize) -> io::Result<Vec<u32>> {
+    let (mut found, mut id) = (Vec::new(), 0);
+    for _ in 0..links {
+        // SAFETY: `id` is ours to be read and written.
+        match result(unsafe { ffi::bpf_link_get_next_id(id, &mut id) }) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => break,
+            Err(error) => return Err(error),
+        }
+        // SAFETY: no pointer is passed.
+        let descriptor = match result(unsafe { ffi::bpf_link_get_fd_by_id(id) }) {
+            // SAFETY: it is new, and nobody else's.
+            Ok(descriptor) => unsafe { OwnedFd::from_raw_fd(descriptor) },
+            // One that has gone, or is only just being made.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EAGAIN)) => continue,
+            Err(error) => return Err(error),
+        };
+        let mut info = ffi::bpf_link_info::default();
+        let mut size = size_of::<ffi::bpf_link_info>() as u32;
+        let (to, info_at) = (descriptor.as_raw_fd(), (&raw mut info).cast());
+        // SAFETY: `info` is ours, zeroed (so it asks for no strings), and `size` bytes long.
+        result(unsafe { ffi::bpf_obj_get_info_by_fd(to, info_at, &mut size) })?;
+        // SAFETY: any type of link fills a union of integers, which is zeroed beyond that.
+        let target = unsafe { info.__bindgen_anon_1.tracing.target_obj_id };
+        if info.type_ == ffi::BPF_LINK_TYPE_TRACING && target == program {
+            found.push(info.prog_id);
+        }
+    }
+    Ok(found)
 }
 
 /// What a test run is given beyond the frame.

@@ -13,7 +13,8 @@ from .namespace import run_inside
 
 # linux/bpf.h
 BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, BPF_PROG_LOAD, BPF_BTF_LOAD, BPF_LINK_CREATE = 0, 2, 5, 18, 28
-BPF_MAP_TYPE_XSKMAP, BPF_PROG_TYPE_XDP, BPF_XDP = 17, 6, 37
+BPF_MAP_TYPE_DEVMAP, BPF_MAP_TYPE_XSKMAP, BPF_PROG_TYPE_XDP, BPF_XDP = 14, 17, 6, 37
+BPF_F_BROADCAST = 8
 # linux/if_link.h
 MODES = {"generic": 2, "native": 4}
 ABORTED, DROP, PASS = range(3)
@@ -35,18 +36,28 @@ def redirect(interface: int) -> list[bytes]:
     return [*arguments, instruction(0x85, value=23), instruction(0x95)]
 
 
-def to_socket(table: int) -> list[bytes]:
-    """bpf_redirect_map to the first socket of an XSKMAP."""
+def to_first(table: int, flags: int = PASS) -> list[bytes]:
+    """bpf_redirect_map to the first member of a map, or with BPF_F_BROADCAST to all."""
     load = [instruction(0x18, 1, 1, value=table), instruction(0)]
-    arguments = [instruction(0xB7, 2), instruction(0xB7, 3, value=PASS)]
+    arguments = [instruction(0xB7, 2), instruction(0xB7, 3, value=flags)]
     return [*load, *arguments, instruction(0x85, value=51), instruction(0x95)]
 
 
 def socket_map(member: socket.socket) -> int:
     """A descriptor of an XSKMAP with that socket."""
-    table = bpf(BPF_MAP_CREATE, struct.pack("<IIII", BPF_MAP_TYPE_XSKMAP, 4, 4, 1))
-    key, value = ctypes.c_uint32(0), ctypes.c_uint32(member.fileno())
-    bpf(BPF_MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", table, ctypes.addressof(key), ctypes.addressof(value), 0))
+    return _map_of(BPF_MAP_TYPE_XSKMAP, [member.fileno()])
+
+
+def device_map(lab: Lab, interfaces: Sequence[int]) -> int:
+    """A descriptor of a devmap with those interfaces of the server."""
+    return run_inside(lab.server_namespace, lambda: _map_of(BPF_MAP_TYPE_DEVMAP, interfaces))
+
+
+def _map_of(kind: int, members: Sequence[int]) -> int:
+    table = bpf(BPF_MAP_CREATE, struct.pack("<IIII", kind, 4, 4, len(members)))
+    for number, member in enumerate(members):
+        key, value = ctypes.c_uint32(number), ctypes.c_uint32(member)
+        bpf(BPF_MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", table, ctypes.addressof(key), ctypes.addressof(value), 0))
     return table
 
 

@@ -13,8 +13,8 @@ from taker import connected
 
 COLUMNS, ROWS = 132, 28
 # Name, and the keys before its picture.
-PICTURES = [("flows", ""), ("lines", "t"), ("hosts", "tv"), ("sockets", "vvv\t"), ("drops", "\t"), ("cpus", "\t"),
-            ("keys", "\t\th")]  # fmt: skip
+PICTURES = [("flows", ""), ("lines", "t"), ("hosts", "tv"), ("queues", "vvv\t"), ("sockets", "\t"), ("drops", "\t"),
+            ("cpus", "\t"), ("keys", "\t\th")]  # fmt: skip
 TMUX = ["tmux", "-u", "-S", "/tmp/screens", "-f", "/dev/null"]
 # So much is shown over ten seconds.
 SETTLED = 15

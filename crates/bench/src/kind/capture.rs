@@ -1,5 +1,5 @@
 //! What a capture costs the server that it watches, what it costs the machine, and what it loses: `expressway dump`
-//! beside tcpdump and xdpdump.
+//! beside tcpdump and xdpdump, and `expressway top`, which counts without copying.
 //!
 //! The hooks run where packets pass, so their cost is in the CPU of the server and of its NAPI thread. The reader's
 //! cost is that of its process, which runs on the load generator's core. Files go to `/dev/null`, so no disk is
@@ -26,6 +26,9 @@ use crate::{BenchError, Tools, profile};
 /// The kind.
 pub(crate) struct Capture;
 
+/// Readers that are not ours, and the Debian packages that have them.
+const READERS: [(&str, &str); 2] = [("tcpdump", "tcpdump"), ("xdpdump", "xdp-tools")];
+
 /// What no packet of a lab matches: an address for documentation (RFC 5737).
 const NOTHING: &str = "host 203.0.113.1";
 
@@ -40,7 +43,7 @@ static PARAMETERS: [Parameter; 14] = [
     UDP_SEGMENTATION,
     MTU,
     // What captures on the server's interface.
-    Parameter::required("reader", Form::Choice(&["none", "dump", "tcpdump", "xdpdump"])),
+    Parameter::required("reader", Form::Choice(&["none", "dump", "top", "tcpdump", "xdpdump"])),
     // Which packets its filter takes.
     Parameter::new("matches", Form::Choice(&["nothing", "all"]), text("all")),
     // Octets of each packet; 0: all.
@@ -70,6 +73,7 @@ impl Kind for Capture {
     fn check(&self, case: &Case) -> Result<(), String> {
         match (case.text("reader"), case.text("matches")) {
             ("xdpdump", "nothing") => Err("matches: xdpdump has no filter".into()),
+            ("top", "nothing") => Err("matches: top counts everything".into()),
             ("xdpdump", _) if case.text("io") == "udp" => {
                 Err("io: xdpdump captures at an XDP program; not \"udp\"".into())
             }
@@ -86,10 +90,8 @@ impl Kind for Capture {
 
     fn lacks(&self, tools: &Tools, case: &Case) -> Option<String> {
         let name = case.text("reader");
-        let package = match name {
-            "tcpdump" => "tcpdump",
-            "xdpdump" => "xdp-tools",
-            _ => return gateway::lacks(tools, case),
+        let Some((_, package)) = READERS.iter().find(|(reader, _)| *reader == name) else {
+            return gateway::lacks(tools, case);
         };
         let missing = version(name).is_none();
         missing
@@ -139,6 +141,7 @@ impl Kind for Capture {
         if is_empty && counted.is_some() && case.text("matches") == "all" {
             return Err(run.load_failed("reader", "captured none of the traffic"));
         }
+        let read_ns = reader.process.is_some().then_some(read_ns);
         let values = values(run, counted.as_ref(), cpu, read_ns, captured.as_ref());
         let detail = serde_json::json!({
             "load": load(run), "counted": counted, "server_cpu": cpu, "reader_ns": read_ns, "captured": captured,
@@ -166,7 +169,7 @@ fn values(
     run: &Run<'_>,
     counted: Option<&Counted>,
     cpu: Account,
-    read_ns: u64,
+    read_ns: Option<u64>,
     captured: Option<&Captured>,
 ) -> BTreeMap<&'static str, f64> {
     let seconds = counted.map_or(run.effort.seconds, |counted| counted.seconds);
@@ -177,8 +180,10 @@ fn values(
         values.insert("gbit_per_second", bits * 1e-9 / seconds);
         values.insert("napi_share_percent", 100.0 * cpu.napi_ns as f64 / charged);
     }
+    if let Some(read_ns) = read_ns {
+        values.insert("reader_percent", read_ns as f64 / (seconds * 1e7));
+    }
     let Some(captured) = captured else { return values };
-    values.insert("reader_percent", read_ns as f64 / (seconds * 1e7));
     if counted.is_some() && run.case.text("matches") == "all" {
         values.insert("lost_percent", captured.lost_percent());
         values.insert("captured_per_second", captured.packets as f64 / (seconds + run.effort.warmup));
@@ -189,24 +194,28 @@ fn values(
 /// A program that captures, if the case has one.
 struct Reader {
     process: Option<Logged>,
+    /// It has packets, and says how many.
+    captures: bool,
 }
 
 impl Reader {
     /// Starts it on the load generator's core and waits until it is attached.
     fn start(run: &Run<'_>) -> Result<Self, BenchError> {
         let Some(command) = command(run.tools, run.case, Role::Server.interface()) else {
-            return Ok(Self { process: None });
+            return Ok(Self { process: None, captures: false });
         };
         let (core, log) = (client_core(run.case), run.tools.work.join("reader"));
         let process = Logged::start(run.lab, Role::Server, core..core + 1, log, &command, [])?;
         let mut process = process.named(run.case.text("reader"));
+        // `top` says nothing before its first sample.
         process.wait_until("listening", Duration::from_millis(2), &|process| {
-            Ok(process.all_said().contains("listening on"))
+            let said = process.all_said();
+            Ok(said.contains("listening on") || said.contains(r#""present":true"#))
         })?;
         // It goes on without hooks of AF_XDP that the kernel refuses. What they cost would be measured as nothing.
         match blind(&process.all_said()) {
             Some(line) if run.case.text("io") != "udp" => Err(run.load_failed("reader", &line)),
-            _ => Ok(Self { process: Some(process) }),
+            _ => Ok(Self { process: Some(process), captures: run.case.text("reader") != "top" }),
         }
     }
 
@@ -219,6 +228,9 @@ impl Reader {
     fn end(&mut self) -> Result<Option<Captured>, BenchError> {
         let Some(process) = &mut self.process else { return Ok(None) };
         process.end_running()?;
+        if !self.captures {
+            return Ok(None);
+        }
         let said = process.all_said();
         Captured::of(&said)
             .map(Some)
@@ -228,7 +240,7 @@ impl Reader {
 
 /// What `dump` says that it does not capture.
 fn blind(said: &str) -> Option<String> {
-    let blind = ["not captured", "a security policy of this kernel refuses such programs"];
+    let blind = ["not captured", "not counted", "a security policy of this kernel refuses such programs"];
     said.lines().map(str::trim).find(|line| blind.iter().any(|words| line.contains(words))).map(str::to_owned)
 }
 
@@ -236,13 +248,13 @@ fn blind(said: &str) -> Option<String> {
 fn command(tools: &Tools, case: &Case, interface: &str) -> Option<Vec<String>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let (snaplen, buffer) = (case.count("snaplen").to_string(), case.count("buffer") >> 10);
+    let expressway = tools.expressway.display().to_string();
     let mut words: Vec<String> = match case.text("reader") {
-        "dump" => vec![
-            tools.expressway.display().to_string(),
-            "dump".into(),
-            "-B".into(),
-            (buffer / cores).max(64).to_string(),
-        ],
+        "top" => {
+            let words = ["top", "--json", "--interval", "1s", "-i", interface].map(str::to_owned);
+            return Some([expressway].into_iter().chain(words).collect());
+        }
+        "dump" => vec![expressway, "dump".into(), "-B".into(), (buffer / cores).max(64).to_string()],
         // As root to the end: what it becomes otherwise differs by distribution.
         "tcpdump" => ["tcpdump", "-n", "-Z", "root", "-B", &buffer.to_string()].map(str::to_owned).to_vec(),
         "xdpdump" => vec!["xdpdump".into()],

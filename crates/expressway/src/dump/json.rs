@@ -70,5 +70,6 @@ fn point_name(point: Point) -> &'static str {
         Point::XskTransmit { zero_copy: false } => "xsk_copy",
         Point::KernelReceive => "kernel_receive",
         Point::KernelTransmit => "kernel_transmit",
+        Point::XdpTransmit => "xdp_transmit",
     }
 }

@@ -22,6 +22,12 @@ const LONGEST_FILTER: u64 = 64 << 10;
 
 /// Captures, reads or lists.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    // Whoever runs a binary that has capabilities of its own may capture, and no more.
+    if arguments.secrets.is_some() && !rustix::process::geteuid().is_root() {
+        return Err(Failure::run_time(
+            "--secrets: only root may put TLS secrets into a capture; run as root",
+        ));
+    }
     if extcap::is_asked(&arguments.extcap) {
         return extcap::run(arguments);
     }

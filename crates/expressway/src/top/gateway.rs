@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::counters::{self, Series};
+use super::drops::{self, ProcessDrop};
 use super::short;
 
 /// Bits of a byte.
@@ -25,6 +26,7 @@ pub(super) struct Gateway {
     step_downs: Vec<StepDown>,
     memory: Memory,
     workers: Vec<Worker>,
+    drops: Vec<ProcessDrop>,
 }
 
 /// What clients make it hold, in bytes.
@@ -149,7 +151,7 @@ impl Worker {
             "worker_turn_longest_seconds" | "tcp_turn_longest_seconds" => {
                 self.longest_turn_seconds = self.longest_turn_seconds.max(series.value);
             }
-            name if name.contains("dropped") => self.dropped_per_second += rate,
+            _ if drops::counts(series) => self.dropped_per_second += rate,
             _ => {}
         }
     }
@@ -215,6 +217,7 @@ impl Gateway {
             }
         }
         gateway.workers = workers.into_values().collect();
+        gateway.drops = drops::of(view);
         is_one.then_some(gateway)
     }
 
@@ -248,6 +251,7 @@ impl Gateway {
         if self.agent_connected == Some(false) {
             lines.push("agent  disconnected: everything it provided keeps working".to_owned());
         }
+        lines.extend(drops::lines(&self.drops));
         lines.push(String::new());
         let (rx, tx) = ("RX/s", "TX/s");
         lines.push(format!("{:>42} {:>9} {:>9} {:>9} {:>9}", "", "AF_XDP", "AF_XDP", "KERNEL", "KERNEL"));
@@ -309,6 +313,10 @@ mod tests {
             page += &format!("expressway_worker_turn_longest_seconds{{worker=\"{worker}\"}} 0.00{worker}5\n");
             page += &format!("expressway_response_bytes{{worker=\"{worker}\"}} {}\n", 3000 * (worker + 1));
         }
+        page += &format!("expressway_tcp_refused_total{{worker=\"0\",reason=\"flood\"}} {}\n", 2 * seconds);
+        page += &format!("expressway_drops_total{{layer=\"tcp\",reason=\"flood\"}} {}\n", 2 * seconds);
+        page += &format!("expressway_drops_total{{layer=\"udp\",reason=\"checksum\"}} {}\n", 3 * seconds);
+        page += "expressway_drops_total{layer=\"quic\",reason=\"draining\"} 0\n";
         page + "expressway_memory_bytes 5000000\nexpressway_memory_budget_bytes 64000000\nexpressway_open_files 7\n"
     }
 
@@ -322,6 +330,8 @@ mod tests {
         assert_eq!((second.requests_per_second, second.sent_bits_per_second), (40.0, 2_000_000.0));
         assert_eq!((second.received_xsk_per_second, second.sent_kernel_per_second), (10.0, 14.0));
         assert_eq!(second.dropped_per_second, 4.0, "of every reason");
+        assert_eq!(gateway.workers[0].dropped_per_second, 4.0, "and refusals");
+        assert_eq!(gateway.document()["drops"][1]["reason"], "flood");
         assert_eq!((second.turns_per_second, second.long_turns_per_second), (80.0, 5.0));
         assert_eq!(second.longest_turn_seconds, 0.0015);
         let lines = gateway.lines(&view, &"127.0.0.1:9180".parse().unwrap());
@@ -337,8 +347,9 @@ mod tests {
                 "agent  disconnected: everything it provided keeps working",
             ]
         );
+        assert_eq!(lines[6..9], ["drops udp/checksum  3/s  9 in all", "drops tcp/flood  2/s  6 in all", ""]);
         let all: Vec<&str> = lines.last().unwrap().split_whitespace().collect();
-        assert_eq!(all, ["all", "21", "60", "24.0k", "3.00M", "15", "0", "0", "21", "6", "1.500ms", "6.25%"]);
+        assert_eq!(all, ["all", "21", "60", "24.0k", "3.00M", "15", "0", "0", "21", "8", "1.500ms", "6.25%"]);
         assert_eq!(gateway.document()["workers"][0]["requests_per_second"], 20.0);
     }
 

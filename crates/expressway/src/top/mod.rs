@@ -5,6 +5,7 @@
 
 mod balance;
 mod counters;
+mod drops;
 mod flows;
 mod forward;
 mod gateway;

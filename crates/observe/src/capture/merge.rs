@@ -1,6 +1,6 @@
 //! Merges records of several CPUs by time, each with its additional records.
 
-use expressway_xbpf::{CaptureKind, CaptureRecord, PerfRings};
+use expressway_xbpf::{CaptureKind, CaptureRecord, PerfRings, XdpDrop};
 
 /// Records behind a packet's among which those are looked for that tell more about it: a driver decides about a packet
 /// before it takes the next, so that they follow at once, but for what an interrupt has put between.
@@ -68,6 +68,8 @@ impl Rings for PerfRings {
 pub(super) struct Outcome {
     /// The verdict of the XDP program.
     pub(super) verdict: Option<i32>,
+    /// Why the XDP program dropped it.
+    pub(super) drop: Option<XdpDrop>,
     /// The redirect's errno, if it failed.
     pub(super) redirect: Option<i32>,
     /// The AF_XDP socket that it was redirected to.
@@ -181,7 +183,7 @@ impl Merge {
             }
             let Some(other) = CaptureRecord::read(data) else { continue };
             match other.kind {
-                CaptureKind::Verdict => outcome.verdict = Some(other.result),
+                CaptureKind::Verdict => (outcome.verdict, outcome.drop) = (Some(other.result), other.drop),
                 CaptureKind::Redirect => {
                     if other.inode != 0 {
                         outcome.inode = other.inode;

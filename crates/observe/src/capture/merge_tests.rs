@@ -119,6 +119,9 @@ fn what_became_of_a_packet_is_found_behind_it() {
     buffers.push(0, &record(CaptureKind::Verdict, (5, 8), false, 2, &[]));
     buffers.push(0, &record(CaptureKind::XskCopy, (6, 9), false, 0, b"x"));
     buffers.push(0, &record(CaptureKind::Sent, (7, 9), false, 1, &[]));
+    buffers.push(0, &record(CaptureKind::XdpTransmit, (8, 10), false, 0, b"y"));
+    buffers.push(0, &record(CaptureKind::XdpTransmit, (9, 11), false, 0, b"z"));
+    buffers.push(0, &record(CaptureKind::Sent, (10, 11), false, 1, &[]));
     let outcomes: Vec<_> =
         deliver(&mut merge, &mut buffers, u64::MAX).into_iter().map(|seen| seen.1).collect();
     assert_eq!(
@@ -126,6 +129,8 @@ fn what_became_of_a_packet_is_found_behind_it() {
         [
             Outcome { verdict: Some(4), redirect: Some(105), ..Outcome::default() },
             Outcome { verdict: Some(2), ..Outcome::default() },
+            Outcome { sent: Some(1), ..Outcome::default() },
+            Outcome::default(),
             Outcome { sent: Some(1), ..Outcome::default() },
         ]
     );

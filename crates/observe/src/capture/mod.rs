@@ -21,7 +21,7 @@ pub use clock::Clock;
 pub use error::{CaptureError, Uncaptured};
 pub use options::{CaptureOptions, Points, XdpPoints};
 
-use crate::drops::{DropReason, Layer};
+use crate::drops::{DropReason, EGRESS, Layer};
 use crate::filter::Filter;
 use crate::packet::{Packet, Point, Process, TxMetadata, Verdict};
 use merge::{Merge, Outcome};
@@ -227,10 +227,11 @@ impl Reader {
             CaptureKind::XskZeroCopy => Point::XskTransmit { zero_copy: true },
             CaptureKind::KernelReceive => Point::KernelReceive,
             CaptureKind::KernelTransmit => Point::KernelTransmit,
+            CaptureKind::XdpTransmit => Point::XdpTransmit,
             _ => return,
         };
         // A piece that was lost is counted; a packet that its device was too busy for comes once more.
-        let is_again = outcome.sent == Some(BUSY);
+        let is_again = outcome.sent == Some(BUSY) && point != Point::XdpTransmit;
         if is_again {
             *self.refused.entry(record.ifindex).or_default() += 1;
         }
@@ -277,11 +278,17 @@ impl Reader {
                 }
             }
         } else {
-            // That a program dropped it is the verdict.
+            // That a program dropped it is the verdict; why, programs of ours tell.
+            let program = record.drop.or(outcome.drop).filter(|_| verdict == Some(Verdict::Drop));
+            let program = program.map(|drop| DropReason::of_program(drop).name);
             let failed = verdict.filter(|verdict| matches!(verdict, Verdict::Redirect { .. }));
             let redirect = failed.and_then(DropReason::of_verdict).map(|reason| reason.name);
-            let sent = outcome.sent.and_then(|_| DropReason::find(Layer::Ring, "tx-refused"));
-            sent.map(|reason| reason.name).or(redirect)
+            let refused = match point {
+                Point::XdpTransmit => (Layer::Xdp, EGRESS),
+                _ => (Layer::Ring, "tx-refused"),
+            };
+            let sent = outcome.sent.and_then(|_| DropReason::find(refused.0, refused.1));
+            sent.map(|reason| reason.name).or(redirect).or(program)
         };
         let metadata = TxMetadata {
             checksum: record.checksum,
@@ -307,6 +314,7 @@ impl Reader {
     fn verdict(&self, record: &CaptureRecord<'_>, outcome: &Outcome) -> Option<Verdict> {
         let value = match record.kind {
             CaptureKind::XdpExit => record.result,
+            CaptureKind::XdpTransmit => return Some(Verdict::Redirect { error: None }),
             CaptureKind::XdpEntry if self.points.xdp == XdpPoints::Arrival => outcome.verdict?,
             _ => return None,
         };

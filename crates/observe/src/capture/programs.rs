@@ -226,8 +226,10 @@ impl Attached {
         if self.programs.contains_key(&program.id) {
             return;
         }
-        let known: Option<Result<Traced, Error>> =
-            self.about.remove(&program.id).map(|(traced, _)| Ok(traced));
+        let known: Option<Result<Traced, Error>> = self.about.remove(&program.id).map(|(traced, _)| {
+            traced.link.find_reasons();
+            Ok(traced)
+        });
         let made = || {
             let link = programs.attach_xdp(program)?;
             Ok(Traced { link, since: monotonic() })
@@ -373,6 +375,9 @@ fn hooks(points: Points) -> Vec<CaptureHook> {
             CaptureHook::Redirect,
             CaptureHook::RedirectGeneric,
         ]);
+    }
+    if points.xdp != XdpPoints::None {
+        hooks.extend([CaptureHook::Forward, CaptureHook::ForwardGeneric]);
     }
     if points.xsk {
         hooks.extend([CaptureHook::Direct, CaptureHook::ZeroCopy]);

@@ -273,6 +273,7 @@ const ENTRY: &str = "xdp entry";
 const EXIT: &str = "xdp exit";
 const ZERO_COPY: &str = "xsk zero-copy";
 const COPY: &str = "xsk copy";
+const TRANSMIT: &str = "xdp transmit";
 const ERROR: &str = "redirect error ";
 const METADATA: &str = "tx metadata ";
 const DROPPED: &str = "dropped: ";
@@ -285,6 +286,7 @@ fn comment(packet: &Packet<'_>) -> String {
         Point::XdpEntry if packet.verdict.is_none() => parts.push(ENTRY.to_owned()),
         Point::XdpExit => parts.push(EXIT.to_owned()),
         Point::XskTransmit { zero_copy } => parts.push(if zero_copy { ZERO_COPY } else { COPY }.to_owned()),
+        Point::XdpTransmit => parts.push(TRANSMIT.to_owned()),
         // As it came, with its verdict: that says as much.
         Point::XdpEntry | Point::KernelReceive | Point::KernelTransmit => {}
     }
@@ -339,6 +341,7 @@ impl<'a> Comment<'a> {
                     EXIT => Point::XdpExit,
                     ZERO_COPY => Point::XskTransmit { zero_copy: true },
                     COPY => Point::XskTransmit { zero_copy: false },
+                    TRANSMIT => Point::XdpTransmit,
                     _ => return None,
                 });
             }
@@ -411,6 +414,7 @@ mod tests {
             Point::XdpEntry,
             Point::XskTransmit { zero_copy: true },
             Point::XskTransmit { zero_copy: false },
+            Point::XdpTransmit,
         ];
         let asked = TxMetadata { checksum: Some((34, 6)), timestamp: true, launch_time: Some(u64::MAX) };
         for point in points {

@@ -75,12 +75,13 @@ fn what_is_written_is_read_again_with_all_that_it_says() {
         Point::XdpExit,
         Point::XskTransmit { zero_copy: false },
         Point::XskTransmit { zero_copy: true },
+        Point::XdpTransmit,
     ]
     .into_iter()
     .enumerate()
     {
         for verdict in [None, Some(Verdict::Pass), Some(Verdict::Redirect { error: Some(28) })] {
-            if verdict.is_some() && !matches!(point, Point::XdpEntry | Point::XdpExit) {
+            if verdict.is_some() && !matches!(point, Point::XdpEntry | Point::XdpExit | Point::XdpTransmit) {
                 continue;
             }
             let mut packet = packet(1_800_000_000_123_456_789 + number as u64, b"0123456789abcd");
@@ -93,9 +94,9 @@ fn what_is_written_is_read_again_with_all_that_it_says() {
         }
     }
     writer.finish().unwrap();
-    assert_eq!((writer.taken(), writer.written()), (10, 10));
+    assert_eq!((writer.taken(), writer.written()), (13, 13));
     assert_eq!(read(&path), given);
-    assert_eq!(kinds(&path), [vec![SECTION, 1, 1], vec![6; 10], vec![5, 5]].concat());
+    assert_eq!(kinds(&path), [vec![SECTION, 1, 1], vec![6; 13], vec![5, 5]].concat());
 }
 
 #[test]

@@ -16,6 +16,7 @@ const GAPS: usize = 8;
 pub(super) struct Devices {
     index: u32,
     below: Vec<u32>,
+    sent_queues: u32,
     tags: [(u16, u16); 2],
     /// By the index of the interface that has the program: the devices that it runs on.
     programs: BTreeMap<u32, Vec<u32>>,
@@ -31,8 +32,11 @@ pub(super) struct Devices {
 impl Devices {
     pub(super) fn of(index: u32) -> Result<Self, RouteError> {
         let plan = plan(index)?;
-        let below: Vec<u32> =
-            plan.targets.iter().filter(|(_, target)| !target.drops_only).map(|(device, _)| *device).collect();
+        let passed = plan.targets.iter().filter(|(_, target)| !target.drops_only);
+        let below: Vec<u32> = passed.clone().map(|(device, _)| *device).collect();
+        let places = passed.take(FlowPrograms::DEVICES).enumerate();
+        let sent_queues =
+            places.filter(|(_, (_, target))| target.sent_queue).fold(0, |bits, (place, _)| bits | 1 << place);
         let tags = plan.vlans.keys().next().map(|vlan| vlan.tags).unwrap_or_default();
         let mut notes: Vec<String> = plan.notes.iter().map(|note| note.text.clone()).collect();
         if below.len() > FlowPrograms::DEVICES {
@@ -41,6 +45,7 @@ impl Devices {
         Ok(Self {
             index,
             below,
+            sent_queues,
             tags,
             programs: plan.programs,
             notes,
@@ -54,6 +59,11 @@ impl Devices {
     /// Their indices.
     pub(super) fn below(&self) -> &[u32] {
         &self.below
+    }
+
+    /// Those of them, a bit each, whose received packets have the queue that they were sent by.
+    pub(super) fn sent_queues(&self) -> u32 {
+        self.sent_queues
     }
 
     /// The VLAN tags that packets of the interface have on them.

@@ -10,11 +10,12 @@ mod cpus;
 mod devices;
 mod file;
 mod model;
+mod queues;
 mod reader;
 mod sample;
 
 pub use conversation::{Address, Conversation};
 pub use file::{FileError, Recorder, Recording};
-pub use model::{Group, Model, Rate, Row, Show, Window};
+pub use model::{Group, Model, PathRate, QueueRow, Rate, Row, Show, Window};
 pub use reader::{Flows, FlowsError, Options};
-pub use sample::{Counts, Cpu, Drop, Flow, Paths, Program, Sample, Totals};
+pub use sample::{Counts, Cpu, Drop, Flow, Paths, Program, Queue, Sample, Totals};

@@ -4,6 +4,7 @@
 //! those with the fewest bytes are evicted. Totals are those of the samples, so they include packets that have no row.
 
 mod history;
+mod queues;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,8 @@ use super::connections::Connections;
 use super::conversation::{Address, Conversation};
 use super::sample::{Counts, Paths, Sample, Totals};
 use history::{Clock, History, Traffic};
+use queues::Queues;
+pub use queues::{PathRate, QueueRow};
 
 /// Conversations with a history.
 const ROWS: usize = 16_384;
@@ -182,6 +185,7 @@ pub struct Model {
     all: History,
     before: Option<Totals>,
     connections: Connections,
+    queues: Queues,
     quic_ports: HashSet<u16>,
     last: Sample,
     highest: f64,
@@ -206,6 +210,7 @@ impl Model {
         };
         self.all.add(slot, &traffic);
         self.before = Some(sample.totals);
+        self.queues.add(&self.clock, &sample.queues);
         for flow in &sample.flows {
             let entry = self.entries.entry(flow.conversation).or_default();
             let traffic = Traffic { received: flow.received, sent: flow.sent, dropped: flow.dropped };
@@ -283,6 +288,12 @@ impl Model {
             of(received.dropped, sent.dropped),
         ];
         (rates, seconds)
+    }
+
+    /// The queues of the interface's devices, with and without packets.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueRow> {
+        self.queues.rows(&self.clock)
     }
 
     /// What no row has: flows that the kernel's table or this one had no room for.

@@ -6,15 +6,16 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER_PERMISSIVE as HEX;
 use expressway_xbpf::{
-    DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, drop_reasons,
+    DropCounts, DropKind, Error, FlowCounts, FlowEntry, FlowOptions, FlowPrograms, XdpDrop, drop_reasons,
 };
 
 use super::conversation::Conversation;
 use super::cpus::Cpus;
 use super::devices::Devices;
+use super::queues::Queues;
 use super::sample::{Drop, Flow, Paths, Sample, Totals};
 use crate::Verdict;
-use crate::drops::{DropReason, Layer};
+use crate::drops::{DropReason, EGRESS, Layer};
 use crate::sockets::{Socket, Sockets};
 
 /// Why an interface cannot be observed.
@@ -68,6 +69,7 @@ pub struct Flows {
     reasons: BTreeMap<u32, String>,
     /// By place.
     seen: HashMap<u32, Seen>,
+    queues: Queues,
     read: Instant,
 }
 
@@ -93,6 +95,7 @@ impl Flows {
         let programs = FlowPrograms::load(FlowOptions {
             interface: index,
             devices: devices.below().to_vec(),
+            sent_queues: devices.sent_queues(),
             tags: devices.tags(),
             netns: u32::try_from(netns).unwrap_or(0),
             // ARPHRD_ETHER and ARPHRD_LOOPBACK of linux/if_arp.h.
@@ -108,6 +111,7 @@ impl Flows {
             cpus: Cpus::default(),
             reasons: drop_reasons(),
             seen: HashMap::new(),
+            queues: Queues::default(),
             read: Instant::now(),
         };
         flows.devices.follow(&mut flows.programs, true);
@@ -141,6 +145,7 @@ impl Flows {
     pub fn read(&mut self) -> Result<Sample, FlowsError> {
         // Flows first: what is counted meanwhile is in the totals, and not the other way round.
         let flows = self.flows()?;
+        let queues = self.queues.read(&self.programs, self.devices.below())?;
         let totals = self.programs.totals()?;
         let sockets = self.sockets.list().unwrap_or_default();
         let mut drops = self.drops()?;
@@ -165,6 +170,7 @@ impl Flows {
                 evictions: totals.evictions,
             },
             flows,
+            queues,
             drops,
             sockets,
             cpus: self.cpus.read(),
@@ -231,6 +237,13 @@ impl Flows {
                 let reason = DropReason::of_verdict(verdict).expect("neither goes on");
                 (reason.layer.name(), reason.name.to_owned())
             }
+            DropKind::Program => {
+                let drop = u16::try_from(drop.reason).ok().and_then(XdpDrop::from_number);
+                let of_verdict = || DropReason::of_verdict(Verdict::Drop).expect("it does not go on");
+                let reason = drop.map_or_else(of_verdict, DropReason::of_program);
+                (reason.layer.name(), reason.name.to_owned())
+            }
+            DropKind::Egress => (Layer::Xdp.name(), EGRESS.to_owned()),
             DropKind::Kernel => {
                 let name = self.reasons.get(&drop.reason).cloned();
                 ("kernel", name.unwrap_or_else(|| format!("reason {}", drop.reason)))

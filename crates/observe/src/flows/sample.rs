@@ -4,6 +4,7 @@ use expressway_xbpf::FlowCounts;
 use serde::{Deserialize, Serialize};
 
 use super::conversation::Conversation;
+use crate::packet::Direction;
 use crate::sockets::Socket;
 
 /// Packets and their octets on the wire.
@@ -114,6 +115,19 @@ pub struct Totals {
     pub evictions: u64,
 }
 
+/// What passed a queue since the sample before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The device's name: the interface's, or of one below it.
+    pub device: String,
+    /// Which way.
+    pub direction: Direction,
+    /// Its number; none: packets whose queue is not known, as of those that an XDP program sends.
+    pub queue: Option<u32>,
+    /// By what becomes of its packets.
+    pub paths: Paths,
+}
+
 /// Drops for one reason since the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drop {
@@ -170,6 +184,9 @@ pub struct Sample {
     pub totals: Totals,
     /// Conversations that had packets.
     pub flows: Vec<Flow>,
+    /// The queues of the interface's devices.
+    #[serde(default)]
+    pub queues: Vec<Queue>,
     /// Drops since the start.
     pub drops: Vec<Drop>,
     /// The AF_XDP sockets of the host.

@@ -142,6 +142,7 @@ fn place(packet: &Packet<'_>, out: &mut String) {
         Point::XdpEntry if packet.verdict.is_none() => out.push_str("entry "),
         Point::XskTransmit { zero_copy: true } => out.push_str("xsk zero-copy "),
         Point::XskTransmit { zero_copy: false } => out.push_str("xsk copy "),
+        Point::XdpTransmit => out.push_str("xdp "),
         Point::XdpEntry | Point::XdpExit | Point::KernelReceive | Point::KernelTransmit => {}
     }
     let _ = match packet.verdict {

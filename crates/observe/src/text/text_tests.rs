@@ -85,6 +85,9 @@ fn a_line_says_when_where_what_became_of_it_and_whose_it_is() {
     (packet.verdict, packet.drop) = (None, None);
     let asked = "[tx metadata checksum=34+6 timestamp launch=7]";
     assert_eq!(said(&packet), format!("{start} Out q3 xsk zero-copy {what} {asked}\n"));
+    (packet.point, packet.queue, packet.metadata) = (Point::XdpTransmit, None, None);
+    packet.verdict = Some(Verdict::Redirect { error: None });
+    assert_eq!(said(&packet), format!("{start} Out xdp redirect {what}\n"));
 }
 
 #[test]

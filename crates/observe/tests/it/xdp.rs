@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use expressway_lab::Role;
 use expressway_observe::{Capture, Packet, Point, Points, Verdict, XdpPoints};
-use expressway_xbpf::{Action, AttachMode, Attachment, Baseline, Existing, Options, Redirect};
+use expressway_xbpf::{
+    Action, AttachMode, Attachment, Baseline, Existing, Guard, GuardOptions, Keep, Options, Redirect,
+};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -65,6 +67,48 @@ fn root_each_packet_is_shown_once_as_it_came_with_the_verdict() {
                 assert_eq!((losses.matched, losses.lost), (10, 0));
                 drop(attachment);
             }
+        });
+    }
+}
+
+#[test]
+fn root_why_a_program_of_ours_drops_is_told_to_each_that_observes() {
+    const COUNT: usize = 5;
+    for (number, mode) in MODES.into_iter().enumerate() {
+        let Some(lab) = TestLab::up(&format!("why{number}"), |_| ()) else { return };
+        let (server, client) = (lab.socket(Role::Server, PORT), lab.socket(Role::Client, PORT));
+        let index = lab.index();
+        greet(&client, &server);
+        let (to, reasons) = (server.local_addr().unwrap(), |seen: &[Seen]| -> Vec<_> {
+            seen.iter().map(|packet| (packet.verdict, packet.drop.clone())).collect()
+        });
+        lab.server(|| {
+            let all = GuardOptions { drop_default: true, ..GuardOptions::default() };
+            let guard = Guard::load(all, None).unwrap();
+            let attachment = guard.attach(index, mode, Existing::Refuse, Keep::Process).unwrap();
+            client.send_to(b"nobody sees it", to).unwrap();
+            let points = [XdpPoints::Arrival, XdpPoints::Arrival, XdpPoints::Exit];
+            let mut captures = Vec::new();
+            for point in points {
+                let Some(capture) = open_traced(options(index, FILTER, xdp(point))) else { return };
+                captures.push(capture);
+            }
+            for _ in 0..COUNT {
+                client.send_to(b"dropped", to).unwrap();
+            }
+            for capture in &mut captures {
+                let told = reasons(&take(capture, COUNT));
+                assert_eq!(told, vec![(Some(Verdict::Drop), Some("default".to_owned())); COUNT], "{mode:?}");
+            }
+            // One of others in its place tells no reason, and the filter's last one is not taken for it.
+            let foreign = Baseline::load(Action::Drop, index, None).unwrap();
+            foreign.replace(&attachment).unwrap();
+            let [capture, ..] = &mut captures[..] else { unreachable!() };
+            let seen = take_until(capture, |_, seen| {
+                client.send_to(b"dropped too", to).unwrap();
+                seen.iter().any(|packet| packet.drop.is_none())
+            });
+            assert!(seen.iter().all(|packet| packet.verdict == Some(Verdict::Drop)), "{seen:?}");
         });
     }
 }

@@ -33,6 +33,7 @@ mod costs;
 mod layers;
 #[path = "../../tests/support/listed.rs"]
 mod listed;
+mod offers;
 mod packets;
 mod strangers;
 

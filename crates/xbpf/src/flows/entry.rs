@@ -35,7 +35,7 @@ pub struct FlowCounts {
 }
 
 impl FlowCounts {
-    const SIZE: usize = 2 * FLOW_PATHS * 8;
+    pub(super) const SIZE: usize = 2 * FLOW_PATHS * 8;
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut counts = Self::default();
@@ -212,6 +212,45 @@ impl FlowTotals {
     }
 }
 
+/// Queues of a device and direction that are told apart: `FLOWS_QUEUES`.
+const QUEUES: usize = 256;
+/// Elements of `queues_map` that a device has.
+pub(super) const QUEUES_OF_DEVICE: usize = 2 * (QUEUES + 1);
+
+/// What passed a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowQueue {
+    /// The device's index.
+    pub device: u32,
+    /// A transmit queue.
+    pub out: bool,
+    /// Its number; `None`: packets whose queue is not known, or beyond the 256th.
+    pub queue: Option<u32>,
+    /// All of its packets.
+    pub counts: FlowCounts,
+}
+
+/// The queues with packets among `values`, which are the elements of `queues_map` with a value for each CPU.
+pub(super) fn queues(values: &[u8], devices: &[u32], cpus: usize) -> Vec<FlowQueue> {
+    let element = FlowCounts::SIZE * cpus.max(1);
+    let mut found = Vec::new();
+    for (number, element) in values.chunks_exact(element).enumerate() {
+        let mut counts = FlowCounts::default();
+        for cpu in element.chunks_exact(FlowCounts::SIZE).filter_map(FlowCounts::from_bytes) {
+            counts.add(&cpu);
+        }
+        let (place, queue) = (number / (QUEUES + 1), number % (QUEUES + 1));
+        let Some(device) = devices.get(place / 2).filter(|_| !counts.is_zero()) else { continue };
+        found.push(FlowQueue {
+            device: *device,
+            out: place % 2 == 1,
+            queue: u32::try_from(queue).ok().filter(|_| queue < QUEUES),
+            counts,
+        });
+    }
+    found
+}
+
 /// Who dropped, and what the reason's number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DropKind {
@@ -221,6 +260,10 @@ pub enum DropKind {
     Redirect,
     /// The kernel's stack: `enum skb_drop_reason`.
     Kernel,
+    /// An XDP program of ours: the number of an [`XdpDrop`](crate::XdpDrop).
+    Program,
+    /// A device that did not take what was redirected to it: 0.
+    Egress,
 }
 
 /// Drops for one reason.
@@ -242,6 +285,8 @@ impl DropCounts {
             0 => DropKind::Verdict,
             1 => DropKind::Redirect,
             2 => DropKind::Kernel,
+            3 => DropKind::Program,
+            4 => DropKind::Egress,
             _ => return None,
         };
         let reason = u32::from_ne_bytes(key.get(4..8)?.try_into().ok()?);
@@ -298,6 +343,25 @@ mod tests {
         assert_eq!(found.counts.packets[FlowPath::Kernel as usize], 5);
         assert_eq!((found.cid.as_slice(), found.quic), (&[1u8, 2, 3][..], true));
         assert_eq!(found.key.reverse().reverse(), found.key);
+    }
+
+    #[test]
+    fn queues_are_told_by_device_and_direction_and_cpus_are_summed() {
+        let cpus = 3;
+        let mut values = vec![0; 2 * QUEUES_OF_DEVICE * FlowCounts::SIZE * cpus];
+        let mut put = |number: usize, cpu: usize, packets: u64| {
+            let at = (number * cpus + cpu) * FlowCounts::SIZE + 8 * FlowPath::Kernel as usize;
+            values[at..at + 8].copy_from_slice(&packets.to_ne_bytes());
+        };
+        put(3, 0, 5);
+        put(3, 2, 6);
+        put(QUEUES + 1, 1, 7);
+        put(QUEUES_OF_DEVICE + QUEUES, 1, 8);
+        let found: Vec<_> = queues(&values, &[4, 9], cpus)
+            .into_iter()
+            .map(|one| (one.device, one.out, one.queue, one.counts.packets[FlowPath::Kernel as usize]))
+            .collect();
+        assert_eq!(found, [(4, false, Some(3), 11), (4, true, Some(0), 7), (9, false, None, 8)]);
     }
 
     #[test]

@@ -73,8 +73,6 @@ reasons! {
     PassNoReceiver = FORWARD_PASS_NO_RECEIVER, Verdict::Pass, "no_receiver";
     /// The route is a blackhole.
     DropBlackhole = FORWARD_DROP_BLACKHOLE, Verdict::Drop, "blackhole";
-    /// The frame could not be rewritten.
-    DropRewrite = FORWARD_DROP_REWRITE, Verdict::Drop, "rewrite";
 }
 
 const COUNTERS: usize = ForwardCounter::ALL.len();

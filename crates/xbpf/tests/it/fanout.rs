@@ -85,6 +85,16 @@ impl Fan {
         subscribers: usize,
         change: impl FnOnce(&mut FanoutOptions) + Send,
     ) -> Option<Self> {
+        Self::failing(addressing, subscribers, (false, false), change)
+    }
+
+    /// In a kernel that has no memory to rewrite headers, or to put something in front of datagrams.
+    fn failing(
+        addressing: &Addressing,
+        subscribers: usize,
+        (rewrite, room): (bool, bool),
+        change: impl FnOnce(&mut FanoutOptions) + Send,
+    ) -> Option<Self> {
         let mut options = options(4);
         let link = Link::new(&Shape::default());
         let destination = SocketAddr::new(addressing.destination, PORT);
@@ -94,7 +104,7 @@ impl Fan {
             let turn = Turn { destination, group: addressing.group, sources: Vec::new() };
             options.turn = Some(turn);
             change(&mut options);
-            let programs = FanoutPrograms::load(&options).and_then(|mut programs| {
+            let programs = FanoutPrograms::load_failing(&options, rewrite, room).and_then(|mut programs| {
                 programs.turn(index_of(NEAR))?;
                 assert!(programs.is_turning(index_of(NEAR)));
                 Ok(programs)
@@ -360,6 +370,45 @@ fn only_allowed_sources_and_nobody_straight_to_the_private_group() {
     assert_eq!(fan.subscribers[0].read(4, 0, 1), 0);
     let counts = fan.counts();
     assert_eq!((counts.dropped_source, counts.dropped_private, counts.turned), (1, 1, 1), "{counts:?}");
+}
+
+#[test]
+fn without_memory_datagrams_are_dropped_or_skipped_and_counted() {
+    for way in [Addressing::ipv4(), Addressing::ipv6()] {
+        let Some(fan) = Fan::failing(&way, 1, (true, false), |_| {}) else { return };
+        for number in 0..5 {
+            fan.feed.send(&payload(number)).unwrap();
+        }
+        assert!(eventually(|| fan.counts().dropped_rewrite == 5), "{:?}", fan.counts());
+        let expected = FanoutCounts { dropped_rewrite: 5, ..FanoutCounts::default() };
+        assert_eq!(fan.counts(), expected, "{}", way.group);
+        let Some(fan) = Fan::failing(&way, 1, (false, true), |_| {}) else { return };
+        for number in 0..5 {
+            fan.feed.send(&payload(number)).unwrap();
+        }
+        assert!(eventually(|| fan.counts().skipped_memory == 5), "{:?}", fan.counts());
+        let record = fan.programs.record(fan.subscribers[0].cookie).unwrap().unwrap();
+        assert_eq!((fan.counts().given, record.datagrams, record.skipped), (0, 0, 5));
+    }
+}
+
+/// As one that was under way when its subscriber ended.
+#[test]
+fn a_datagram_for_a_socket_that_is_nobodys_any_more_is_dropped() {
+    let way = Addressing::ipv4();
+    let Some(mut fan) = Fan::new(&way, 1, |_| {}) else { return };
+    let socket = fan.link.in_near(|| bound(way.group));
+    let connection = &fan.subscribers[0].connection;
+    let known = (connection.as_fd(), sockopt::socket_cookie(connection).unwrap());
+    // Its own cookie has no record.
+    fan.programs.forward((socket.as_fd(), u64::MAX), known).unwrap();
+    fan.link.in_near(|| join(&socket, &way));
+    for number in 0..5 {
+        fan.feed.send(&payload(number)).unwrap();
+    }
+    assert_eq!(fan.subscribers[0].read(4, 0, 5), 0);
+    assert!(eventually(|| fan.counts().dropped_unknown == 5), "{:?}", fan.counts());
+    assert_eq!((fan.counts().given, fan.counts().skipped_memory), (5, 0));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod attachment;
 mod balance;
 mod cost;
 mod fanout;
+mod flows;
 mod forward;
 mod forward_cost;
 mod fuzz;

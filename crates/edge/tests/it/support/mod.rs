@@ -5,7 +5,7 @@ mod sums;
 
 use expressway_edge::guard::list::prefix;
 use expressway_edge::guard::{Rule, classifier};
-use expressway_xbpf::{Error, Guard, GuardOptions, GuardPrefix, GuardReason, GuardRule};
+use expressway_xbpf::{Error, Guard, GuardOptions, GuardPrefix, GuardReason, GuardRule, XdpDrop, last_drops};
 
 pub use packet::{ICMP, Packet, TCP, UDP};
 pub use sums::check_sums;
@@ -69,6 +69,10 @@ pub fn run(guard: &Guard, frame: &[u8]) -> (GuardReason, Vec<u8>) {
     };
     assert_eq!(run.verdict, verdict, "{reason:?}");
     assert!(reason.answers() || run.frame == frame, "changed");
+    if reason.drops() {
+        let told = last_drops(guard.program()).unwrap();
+        assert!(told.contains(&XdpDrop::Guard(reason)), "{reason:?} is told as {told:?}");
+    }
     (reason, run.frame)
 }
 

@@ -28,7 +28,9 @@ pub(super) fn of(model: &Model, state: &State, limit: usize) -> Value {
         "by": state.group,
         "rows": rows,
         "rows_left_off": left_off,
+        "queues": model.queues(),
         "drops": sample.drops,
+        "process_drops": state.process_drops,
         "sockets": sample.sockets,
         "cpus": sample.cpus,
     })

@@ -35,7 +35,8 @@ pub(super) fn height(model: &Model, state: &State) -> usize {
             model.rows(state.group, state.show).len() * if state.lines == Lines::Two { 2 } else { 1 }
         }
         Pane::Sockets => model.last().sockets.len(),
-        Pane::Drops => model.last().drops.len(),
+        Pane::Queues => model.queues().len(),
+        Pane::Drops => model.last().drops.len() + state.process_drops.as_ref().map_or(0, Vec::len),
         Pane::Cpus => model.last().cpus.len(),
         Pane::Process => state.process.len(),
     };
@@ -52,6 +53,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, state: &mut State) {
     match state.pane {
         Pane::Flows => tables::flows(frame, middle, model, state),
         Pane::Sockets => tables::sockets(frame, middle, model, state),
+        Pane::Queues => tables::queues(frame, middle, model, state),
         Pane::Drops => tables::drops(frame, middle, model, state),
         Pane::Cpus => tables::cpus(frame, middle, model, state),
         Pane::Process => {

@@ -4,7 +4,7 @@
 pub(super) const KEYS: [(&str, &str); 20] = [
     ("q", "quit"),
     ("h ?", "this help"),
-    ("Tab", "flows, AF_XDP sockets, drops, CPUs, process"),
+    ("Tab", "flows, queues, AF_XDP sockets, drops, CPUs, process"),
     ("v", "flows, hosts, ports, QUIC connections"),
     ("/ l", "filter: udp 443 192.0.2.0/24 !tcp; Esc removes it"),
     ("P Space", "freeze the screen"),

@@ -20,10 +20,12 @@ use expressway_settings::admin::Address;
 use ratatui::{Terminal, backend::TestBackend};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Answer};
 use crate::args::Top as Arguments;
 use crate::fail::Failure;
 use crate::signals;
+use crate::top::counters;
+use crate::top::drops::{self, ProcessDrop};
 use filter::Filter;
 use source::SampleSource;
 use state::{Action, Frozen, Pane, State};
@@ -34,6 +36,8 @@ const KEYS: Duration = Duration::from_millis(50);
 const NEXT_KEY: Duration = Duration::from_millis(1);
 /// How often an XDP program is looked for.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long a process that does not answer is not asked what it dropped.
+const REST: Duration = Duration::from_secs(5);
 /// Of `--record-size`.
 const FULL: &str = "the recording is full";
 /// What is printed where there is no terminal is as wide.
@@ -91,6 +95,7 @@ impl Watch<'_> {
 
     /// Lines or documents, without a terminal.
     fn print(&mut self, signals: &Receiver<i32>) -> Result<ExitCode, Failure> {
+        let mut process = Process::new(Admin::of(&self.arguments.peer)?, &self.arguments.peer.admin);
         loop {
             // A recording waits for nobody.
             if !self.source.is_recording() && self.wait(signals) {
@@ -99,6 +104,9 @@ impl Watch<'_> {
             let more = self.step()?;
             let last = if self.source.is_recording() { !more } else { self.arguments.once };
             if if self.arguments.once { last } else { more } {
+                if !self.source.is_recording() {
+                    self.state.process_drops = process.drops();
+                }
                 if self.arguments.json {
                     let rows = self.arguments.flows.rows as usize;
                     crate::print(&format!("{}\n", document::of(&self.model, &self.state, rows)))?;
@@ -130,7 +138,7 @@ impl Watch<'_> {
     /// What the screen would show, as lines.
     fn lines(&mut self) -> Result<String, Failure> {
         let mut out = String::new();
-        for pane in [Pane::Flows, Pane::Sockets, Pane::Drops, Pane::Cpus] {
+        for pane in [Pane::Flows, Pane::Queues, Pane::Sockets, Pane::Drops, Pane::Cpus] {
             self.state.pane = pane;
             let rows = draw::height(&self.model, &self.state).min(self.arguments.flows.rows as usize + 12);
             let backend = TestBackend::new(COLUMNS, u16::try_from(rows).unwrap_or(u16::MAX));
@@ -179,8 +187,10 @@ impl Watch<'_> {
                 if ended {
                     self.state.say("end of the recording");
                 }
-                if self.state.pane == Pane::Process && !self.state.paused {
-                    self.state.process = process.lines();
+                match self.state.pane {
+                    Pane::Process if !self.state.paused => self.state.process = process.lines(),
+                    Pane::Drops if !self.state.paused => self.state.process_drops = process.drops(),
+                    _ => {}
                 }
                 next = Instant::now() + self.source.pause(self.arguments.interval.0);
                 changed |= !self.state.paused;
@@ -215,11 +225,32 @@ struct Process<'a> {
     address: &'a Address,
     /// Its sample before: rates take two.
     view: Option<super::View>,
+    /// Its metrics page before, for the same reason.
+    metrics: Option<counters::View>,
+    /// When it did not answer last: then it is left alone for a while, or each sample could wait for its answer.
+    failed: Option<Instant>,
 }
 
 impl<'a> Process<'a> {
     fn new(admin: Admin, address: &'a Address) -> Self {
-        Self { admin, address, view: None }
+        Self { admin, address, view: None, metrics: None, failed: None }
+    }
+
+    /// What it dropped since its start, by its metrics page; `None` where nothing answers.
+    fn drops(&mut self) -> Option<Vec<ProcessDrop>> {
+        if self.failed.is_some_and(|failed| failed.elapsed() < REST) {
+            return None;
+        }
+        let found = match self.admin.page("/metrics") {
+            Ok(Answer::Page(text)) => match self.metrics.take() {
+                Some(mut view) => view.update(&text).ok().map(|()| view),
+                None => counters::View::of(&text).ok(),
+            },
+            _ => None,
+        };
+        self.failed = found.is_none().then(Instant::now);
+        self.metrics = found;
+        self.metrics.as_ref().map(drops::of)
     }
 
     /// What its own screen would show now.

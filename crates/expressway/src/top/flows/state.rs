@@ -6,6 +6,7 @@ use expressway_observe::flows::{Group, Model, Row, Show, Window};
 use super::filter::Filter;
 use super::names::Names;
 use crate::args::TopBy;
+use crate::top::drops::ProcessDrop;
 
 /// Characters of a filter at most.
 const FILTER: usize = 200;
@@ -14,6 +15,7 @@ const FILTER: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pane {
     Flows,
+    Queues,
     Sockets,
     Drops,
     Cpus,
@@ -21,11 +23,13 @@ pub(super) enum Pane {
 }
 
 impl Pane {
-    pub(super) const ALL: [Self; 5] = [Self::Flows, Self::Sockets, Self::Drops, Self::Cpus, Self::Process];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Flows, Self::Queues, Self::Sockets, Self::Drops, Self::Cpus, Self::Process];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Flows => "flows",
+            Self::Queues => "queues",
             Self::Sockets => "AF_XDP sockets",
             Self::Drops => "drops",
             Self::Cpus => "CPUs",
@@ -89,6 +93,8 @@ pub(super) struct State {
     pub(super) scroll: usize,
     pub(super) message: Option<String>,
     pub(super) process: Vec<String>,
+    /// What the process at the admin listener dropped; `None`: there is none.
+    pub(super) process_drops: Option<Vec<ProcessDrop>>,
     pub(super) names: Names,
     /// The rows in the order they had last, which `frozen` keeps.
     pub(super) rows: Vec<Row>,
@@ -135,6 +141,7 @@ impl State {
             scroll: 0,
             message: None,
             process: Vec::new(),
+            process_drops: None,
             names: Names::default(),
             rows: Vec::new(),
         }

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::flows::sample::{Counts, Flow};
+use crate::flows::sample::{Counts, Flow, Queue};
+use crate::packet::Direction;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -131,6 +132,41 @@ fn in_a_flood_the_heavy_flow_stays_and_memory_is_bounded() {
     let heavy = rows.iter().max_by_key(|row| row.bytes()).unwrap();
     assert_eq!((heavy.remote_port, heavy.received.af_xdp.bytes), (Some(1), 2_000_000));
     assert_eq!(model.last().totals.received.all().packets, 20 * 2006);
+}
+
+#[test]
+fn queues_have_rates_and_their_share_and_those_that_went_are_forgotten() {
+    let queue = |number: Option<u32>, direction, af_xdp: u64, kernel: u64| Queue {
+        device: "eth0".to_owned(),
+        direction,
+        queue: number,
+        paths: Paths {
+            af_xdp: Counts { packets: af_xdp, bytes: af_xdp * 100 },
+            kernel: Counts { packets: kernel, bytes: kernel * 1000 },
+            ..Paths::default()
+        },
+    };
+    let mut model = Model::new(&[]);
+    for second in 0..20 {
+        let mut queues = vec![
+            queue(Some(0), Direction::In, 0, 0),
+            queue(Some(1), Direction::In, 30, 0),
+            queue(None, Direction::In, 0, 10),
+        ];
+        if second == 0 {
+            queues.push(queue(Some(0), Direction::Out, 0, 20));
+        }
+        model.add(Sample { elapsed: SECOND, queues, ..Sample::default() });
+    }
+    let rows = model.queues();
+    let told: Vec<_> = rows.iter().map(|row| (row.queue, row.rates[1].packets, row.share)).collect();
+    assert_eq!(told, [(Some(0), 0.0, 0.0), (Some(1), 30.0, 0.75), (None, 10.0, 0.25), (Some(0), 0.0, 0.0)]);
+    assert_eq!((rows[1].af_xdp.bits, rows[1].kernel.bits), (24_000.0, 0.0));
+    assert_eq!((rows[2].kernel, rows[3].rates[2].packets), (PathRate { bits: 80_000.0, packets: 10.0 }, 1.0));
+    for _ in 0..41 {
+        model.add(Sample { elapsed: SECOND, ..Sample::default() });
+    }
+    assert_eq!(model.queues(), []);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use etherparse::{
 };
 use expressway_xbpf::{
     Balance, BalanceCounter, BalanceListener, BalanceMethod, BalanceNode, BalanceOptions, BalanceProtocol,
-    BalanceRun, BalanceState,
+    BalanceRun, BalanceState, XdpDrop, last_drops,
 };
 
 use BalanceCounter::*;
@@ -110,7 +110,11 @@ impl Bed {
         let (counter, _) = grown.iter().find(|(_, packets)| *packets == 1).unwrap();
         match counter.verdict() {
             "pass" => assert_eq!((run.verdict, run.frame.as_slice()), (PASS, frame), "{counter}"),
-            "drop" => assert_eq!(run.verdict, DROP, "{counter}"),
+            "drop" => {
+                assert_eq!(run.verdict, DROP, "{counter}");
+                let told = last_drops(self.balance.program()).unwrap();
+                assert!(told.contains(&XdpDrop::Balance(counter)), "{counter} is told as {told:?}");
+            }
             _ => assert!([TX, REDIRECT].contains(&run.verdict), "{counter}: {}", run.verdict),
         }
         (counter, run)

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use expressway_xbpf::forward::{Forward, ForwardCounter, ForwardInterface, SourceCheck};
+use expressway_xbpf::{XdpDrop, last_drops};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -259,6 +260,8 @@ fn blackholes_end_here() {
         &router,
         &[("IPv4", v4("203.0.113.1"), DropBlackhole), ("IPv6", v6("2001:db8:dead::1"), DropBlackhole)],
     );
+    let told = last_drops(router.forward.program()).unwrap();
+    assert!(told.contains(&XdpDrop::Forward(DropBlackhole)), "{told:?}");
 }
 
 #[test]

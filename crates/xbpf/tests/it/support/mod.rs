@@ -9,7 +9,7 @@ pub(crate) mod router;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use expressway_xbpf::{Counter, Error, Options, Redirect, TestRun};
+use expressway_xbpf::{Counter, Error, Options, Redirect, TestRun, Verdict, XdpDrop, last_drops};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
@@ -79,6 +79,10 @@ impl Service {
         let (counter, _) = grown.iter().find(|(_, packets)| *packets == 1).unwrap();
         assert_eq!(run.verdict, counter.verdict(), "{counter}");
         assert_eq!(run.frame, frame, "the program changes no byte");
+        if counter.verdict() == Verdict::Drop {
+            let told = last_drops(self.redirect.program()).unwrap();
+            assert!(told.contains(&XdpDrop::Redirect(counter)), "{counter} is told as {told:?}");
+        }
         if counter == Counter::Taken {
             let layout = expressway_wire::parse_udp(&frame::with_ipv4_checksum(frame));
             let layout =

@@ -1,6 +1,7 @@
 //! The tables of the panes.
 
-use expressway_observe::flows::{Group, Model, Row as Flow, Window};
+use expressway_observe::Direction;
+use expressway_observe::flows::{Drop, Group, Model, PathRate, Row as Flow, Window};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::Style;
@@ -158,6 +159,13 @@ fn name(index: u32) -> String {
 
 pub(super) fn drops(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
     let mut drops = model.last().drops.clone();
+    // Of a process since its own start; what its XDP programs dropped meanwhile is in both.
+    drops.extend(state.process_drops.iter().flatten().map(|drop| Drop {
+        by: format!("process {}", drop.layer),
+        reason: drop.reason.clone(),
+        packets: drop.count as u64,
+        bytes: 0,
+    }));
     drops.sort_by(|a, b| b.packets.cmp(&a.packets).then_with(|| a.reason.cmp(&b.reason)));
     let rows = drops.into_iter().map(|drop| {
         let octets = if drop.bytes > 0 { format!("{}B", short(drop.bytes as f64)) } else { "-".to_owned() };
@@ -169,9 +177,41 @@ pub(super) fn drops(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mu
         ])
     });
     let rows = scrolled(rows.collect(), state, area, 1);
-    let widths = [Constraint::Length(9), Constraint::Fill(1), Constraint::Length(12), Constraint::Length(12)];
+    let widths =
+        [Constraint::Length(14), Constraint::Fill(1), Constraint::Length(12), Constraint::Length(12)];
     let header = Row::new(["by", "reason", "packets", "octets"]).style(HEADER);
     frame.render_widget(Table::new(rows, widths).header(header), area);
+}
+
+pub(super) fn queues(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
+    let octets = state.octets;
+    let rows = model.queues().into_iter().map(|row| {
+        let direction = match row.direction {
+            Direction::In => "rx",
+            Direction::Out => "tx",
+        };
+        let number = row.queue.map_or_else(|| "unknown".to_owned(), |number| number.to_string());
+        let rate =
+            |rate: PathRate| format!("{} {:>6}", columns::rate(rate.bits, octets), short(rate.packets));
+        let mut cells = vec![Cell::from(format!("{} {direction} {number}", row.device)).style(STRONG)];
+        cells.extend(row.rates.map(|rate| right(columns::rate(rate.bits, octets))));
+        cells.extend([
+            right(short(row.rates[1].packets)),
+            right(format!("{:.0}%", row.share * 100.0)),
+            right(rate(row.af_xdp)).style(EXPRESS),
+            right(rate(row.kernel)),
+            right(rate(row.xdp)),
+            right(rate(row.dropped)).style(if row.dropped.packets > 0.0 { BAD } else { Style::new() }),
+            Cell::from("█".repeat((row.share * BAR as f64).round() as usize)).style(EXPRESS),
+        ]);
+        Row::new(cells)
+    });
+    let rows = scrolled(rows.collect(), state, area, 1);
+    let mut widths = vec![Constraint::Fill(1)];
+    widths.extend([8, 8, 8, 7, 6, 15, 15, 15, 15, BAR as u16].map(Constraint::Length));
+    // By path over 10 seconds: bits and packets a second.
+    let titles = ["queue", "2s", "10s", "40s", "pkt/s", "share", "AF_XDP", "kernel", "XDP", "dropped", ""];
+    frame.render_widget(Table::new(rows, widths).header(Row::new(titles).style(HEADER)), area);
 }
 
 pub(super) fn cpus(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
