@@ -21,7 +21,7 @@ WARM_UP = 7001
 RULE = f"""[[rule]]
 name = "port"
 protocol = "udp"
-destination_port = {PORT}
+destination_port = "{PORT}-{WARM_UP}"
 action = "drop"
 """
 
@@ -90,6 +90,7 @@ def test_a_filters_drops_have_its_reasons(make_lab, make_guard, make_top, make_d
     warm(lab, dump, top, "blocked")
     tells(lab, dump, top, "blocked")
     guard.reload(text(RULE), "configuration reloaded")
+    warm(lab, dump, top, "rule")
     tells(lab, dump, top, "rule")
     # Another program, with another map.
     guard.stop()

@@ -35,8 +35,8 @@ const FOLLOW: Duration = Duration::from_millis(100);
 const WAIT: Duration = Duration::from_millis(20);
 
 /// How old packets become in the buffers, in nanoseconds: in that time what another CPU has captured earlier is written, and
-/// what became of them.
-const HOLD: u64 = 2_000_000;
+/// what became of them. A virtual CPU may stand still for some of it in the midst of an XDP program.
+const HOLD: u64 = 20_000_000;
 
 /// What `__dev_direct_xmit` returns for a packet that will be sent once more (`NETDEV_TX_BUSY`).
 const BUSY: i32 = 0x10;
