@@ -110,7 +110,7 @@ macro_rules! reasons {
 
 reasons! {
     Xdp {
-        "program": "An XDP program dropped it (`XDP_DROP`) and tells no reason: one of others.";
+        "program": "An XDP program dropped it (`XDP_DROP`) for a reason that is not known: it is a third-party program, or its maps cannot be read.";
         "aborted": "An XDP program failed (`XDP_ABORTED`).";
         "redirect-failed": "A redirect failed for a reason other than those below.";
         "no-target": "A redirect led to an interface or socket that does not exist or is down.";
@@ -139,7 +139,7 @@ reasons! {
         "unresolved" = "balance_packets" ["reason" "unresolved"]: "The route to a service's node, or the MAC address there, is unknown.";
         "tunnel-too-big" = "balance_service_drops" ["reason" "too_big"]: "Too big for the tunnel to a service's node, and no ICMP error may be sent for it.";
         "no-room" = "balance_packets" ["reason" "no_room"]: "The driver leaves no room for the header of a tunnel to a service's node.";
-        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, it is down, or it sends no redirected frames any more.";
+        "egress" = "forward_egress" ["result" "refused"]: "The device that a packet was forwarded to did not take it: its ring was full, it is down, or it sends no redirected frames any more. Of a feed's copies, only a full ring counts.";
     }
     Ring {
         "rx-full" = "xdp_rx_ring_full": "The receive ring was full: the process was too slow.";

@@ -20,7 +20,7 @@ use crate::request::{self, Reading};
 use crate::stats::{Refusal, add, sub};
 use crate::transaction::{Tls, Transaction};
 use crate::turn::poll_slice;
-use crate::upload::{self, Upload};
+use crate::upload;
 use crate::watch::Watch;
 
 /// Answers the requests of a connection.
@@ -43,8 +43,7 @@ impl hyper::service::Service<Request<Incoming>> for Service {
 
     fn call(&self, request: Request<Incoming>) -> Answer {
         // Now, so that its task can be told from others'.
-        let (id, stream) = self.watch.arrive(!request.body().is_end_stream());
-        let request = request.map(|body| Upload::new(body, &self.watch, stream));
+        let id = self.watch.arrive(!request.body().is_end_stream());
         let guard = RequestGuard { watch: Arc::clone(&self.watch), id, is_taken: false };
         Box::pin(answer(self.clone(), request, guard))
     }
@@ -76,7 +75,7 @@ impl Drop for Waiting<'_> {
 
 async fn answer(
     service: Service,
-    request: Request<Upload>,
+    request: Request<Incoming>,
     mut guard: RequestGuard,
 ) -> Result<Response<ResponseBody>, Infallible> {
     let (watch, id) = (Arc::clone(&service.watch), guard.id);
@@ -108,7 +107,7 @@ async fn answer(
         }
         None => {
             let handler = service.handler.as_ref().unwrap_or(&setup.handler);
-            if body.is_over() {
+            if body.is_end_stream() {
                 handler.start(&transaction.head, RequestBody::empty(), alarm.wake())
             } else {
                 let (writer, reader) = upload::new(content_length);
@@ -118,7 +117,7 @@ async fn answer(
                 } else if expects && !watch.is_h2 {
                     awaited = Some((body, writer));
                 } else {
-                    upload::start(&watch, upload::pass_on(body, writer, id));
+                    upload::start(&watch, upload::pass_on(body, writer, Arc::clone(&watch), id));
                 }
                 exchange
             }
@@ -147,7 +146,7 @@ async fn answer(
 async fn head_of(
     exchange: &mut Exchange,
     alarm: &Arc<Alarm>,
-    mut awaited: Option<(Upload, PipeWriter)>,
+    mut awaited: Option<(Incoming, PipeWriter)>,
     (watch, id): (&Arc<Watch>, u64),
 ) -> ResponseHead {
     loop {
@@ -166,7 +165,7 @@ async fn head_of(
         .await;
         match awaited.take() {
             Some((body, writer)) if is_wanted && !writer.is_closed() => {
-                upload::start(watch, upload::pass_on(body, writer, id));
+                upload::start(watch, upload::pass_on(body, writer, Arc::clone(watch), id));
                 // hyper tells the client to go on when the body is first polled, and not behind an answer.
                 tokio::task::yield_now().await;
             }
@@ -185,9 +184,9 @@ async fn head_of(
 }
 
 /// Nobody wants the body. A client that waits for word is answered instead; what others send already is read.
-fn turn_down(watch: &Arc<Watch>, body: Upload, expects: bool) {
-    if !body.is_over() && (!expects || watch.is_h2) {
-        upload::start(watch, upload::refuse(body));
+fn turn_down(watch: &Arc<Watch>, body: Incoming, expects: bool) {
+    if !body.is_end_stream() && (!expects || watch.is_h2) {
+        upload::start(watch, upload::refuse(body, Arc::clone(watch)));
     }
 }
 

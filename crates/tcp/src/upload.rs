@@ -42,31 +42,6 @@ pub(crate) fn new(length: Option<u64>) -> (PipeWriter, RequestBody) {
     (writer, RequestBody::new(reader, length))
 }
 
-/// A request's body as it comes. Dropped, what has come of it and was not taken is gone.
-pub(crate) struct Upload {
-    body: Incoming,
-    watch: Arc<Watch>,
-    stream: u32,
-}
-
-impl Upload {
-    /// Of the request on that stream.
-    pub(crate) fn new(body: Incoming, watch: &Arc<Watch>, stream: u32) -> Self {
-        Self { body, watch: Arc::clone(watch), stream }
-    }
-
-    /// Nothing more is to come.
-    pub(crate) fn is_over(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        self.watch.drop_body(self.stream);
-    }
-}
-
 /// Says that the body is not read any more, however that comes.
 struct Reading {
     watch: Arc<Watch>,
@@ -89,14 +64,15 @@ struct TooSlow;
 
 /// A body on its way, and how fast it comes.
 struct Coming {
-    upload: Upload,
+    body: Incoming,
+    watch: Arc<Watch>,
     pace: Pace,
     received: u64,
 }
 
 impl Coming {
-    fn new(upload: Upload) -> Self {
-        Self { upload, pace: Pace::default(), received: 0 }
+    fn new(body: Incoming, watch: &Arc<Watch>) -> Self {
+        Self { body, watch: Arc::clone(watch), pace: Pace::default(), received: 0 }
     }
 
     /// Something else than the client holds it up, which is not counted against the client.
@@ -109,23 +85,22 @@ impl Coming {
         &mut self,
         has_unread: impl Fn() -> bool,
     ) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, TooSlow> {
-        let Limits { request_timeout, request_rate, .. } = self.upload.watch.limits;
+        let Limits { request_timeout, request_rate, .. } = self.watch.limits;
         loop {
             let now = Instant::now();
-            let owed = self.upload.body.size_hint().upper().unwrap_or(u64::MAX);
+            let owed = self.body.size_hint().upper().unwrap_or(u64::MAX);
             let since = self.pace.slow_since(now, self.received, owed, request_rate).unwrap_or(now);
             let deadline = since + request_timeout;
             if now < deadline
-                && let Ok(next) = timeout_at(deadline.into(), next(&mut self.upload.body)).await
+                && let Ok(next) = timeout_at(deadline.into(), next(&mut self.body)).await
             {
                 if has_unread() {
                     self.hold_up();
                 }
                 if let Some(Ok(frame)) = &next {
                     let octets = frame.data_ref().map_or(0, Bytes::len);
-                    let Upload { watch, stream, .. } = &self.upload;
-                    watch.took(*stream, octets);
-                    watch.carried(2 * octets);
+                    self.watch.took(octets);
+                    self.watch.carried(2 * octets);
                     self.received += octets as u64;
                 }
                 return Ok(next);
@@ -139,11 +114,10 @@ impl Coming {
 }
 
 /// Reads all of `body` into `writer`.
-pub(crate) async fn pass_on(upload: Upload, mut writer: PipeWriter, id: u64) {
-    let watch = Arc::clone(&upload.watch);
+pub(crate) async fn pass_on(body: Incoming, mut writer: PipeWriter, watch: Arc<Watch>, id: u64) {
     watch.begin_upload();
     let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
-    let mut coming = Coming::new(upload);
+    let mut coming = Coming::new(body, &watch);
     let mut trailers = None;
     loop {
         let room = poll_fn(|context| {
@@ -199,10 +173,10 @@ async fn discard(mut coming: Coming) -> bool {
 }
 
 /// As [`discard`], for a body that nobody wanted from the beginning.
-pub(crate) async fn refuse(upload: Upload) {
-    upload.watch.begin_upload();
-    let mut reading = Reading { watch: Arc::clone(&upload.watch), is_whole: false };
-    reading.is_whole = discard(Coming::new(upload)).await;
+pub(crate) async fn refuse(body: Incoming, watch: Arc<Watch>) {
+    watch.begin_upload();
+    let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
+    reading.is_whole = discard(Coming::new(body, &watch)).await;
 }
 
 async fn next(body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {

@@ -2,7 +2,6 @@
 //! or sends much that carries nothing is ended.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::IoSlice;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -104,8 +103,8 @@ struct State {
     doomed: Option<Refusal>,
     lingers: bool,
     unread: Unread,
-    /// The header section that is incomplete (HTTP/2), and since when.
-    section: Option<(u64, Instant)>,
+    /// Since when a header section is incomplete (HTTP/2).
+    section_since: Option<Instant>,
 }
 
 /// A connection.
@@ -162,7 +161,7 @@ impl Watch {
             doomed: None,
             lingers: false,
             unread: Unread::new(&account, is_h2, window as usize, 2 * limits.max_header),
-            section: None,
+            section_since: None,
         };
         let worker = Arc::clone(worker);
         let follow = Follow::default();
@@ -183,14 +182,14 @@ impl Watch {
         &self.permit
     }
 
-    /// A request has come; the number by which it is known here, and the stream that its body is on (HTTP/2).
-    pub(crate) fn arrive(&self, has_body: bool) -> (u64, u32) {
+    /// A request has come; the number by which it is known here.
+    pub(crate) fn arrive(&self, has_body: bool) -> u64 {
         let mut state = self.lock();
         let id = state.next;
         state.next += 1;
         state.newest = Some(id);
         state.head_since = None;
-        let stream = state.unread.take_head();
+        state.unread.take_head();
         // Much of a body that is not wanted may be on its way before the client knows.
         state.credit(PER_REQUEST + if has_body { i64::from(connection::STREAM_WINDOW) } else { 0 });
         let request = Request { is_begun: false, waits: true, taken: 0, pace: Pace::default(), task: None };
@@ -201,7 +200,7 @@ impl Watch {
             self.permit.work();
         }
         add(&self.worker.stats.requests_active, 1);
-        (id, stream)
+        id
     }
 
     /// The task that the last one who arrived runs in.
@@ -343,10 +342,8 @@ impl Watch {
             state.head_since = Some(Instant::now());
         }
         state.unread.receive(octets, is_idle);
-        let before = state.section.take();
-        state.section = state.unread.open_section().map(|number| {
-            before.filter(|(open, _)| *open == number).unwrap_or_else(|| (number, Instant::now()))
-        });
+        let since = state.section_since.take();
+        state.section_since = state.unread.is_in_section().then(|| since.unwrap_or_else(Instant::now));
         if self.holds_too_much(state.unread.octets()) {
             state.doomed.get_or_insert(Refusal::Memory);
             return false;
@@ -375,14 +372,9 @@ impl Watch {
         unread > least && unread > memory.share().min(self.limits.connection_memory)
     }
 
-    /// A piece of the body on that stream was taken of what came.
-    pub(crate) fn took(&self, stream: u32, octets: usize) {
-        self.lock().unread.take(stream, octets);
-    }
-
-    /// Nobody reads the body on that stream any more.
-    pub(crate) fn drop_body(&self, stream: u32) {
-        self.lock().unread.drop_body(stream);
+    /// A piece of a body was taken of what came.
+    pub(crate) fn took(&self, octets: usize) {
+        self.lock().unread.take(octets);
     }
 
     /// So many of the octets that came, or went, were of bodies.
@@ -390,18 +382,12 @@ impl Watch {
         self.lock().credit(octets as i64);
     }
 
-    /// So many octets of `what` went; none if the connection takes no more for now.
-    pub(crate) fn sent(&self, what: &[IoSlice<'_>], octets: Option<usize>) {
+    /// So many octets went; none if the connection takes no more for now.
+    pub(crate) fn sent(&self, octets: Option<usize>) {
         let mut state = self.lock();
         match octets {
             Some(octets) => {
                 state.writes.took(octets);
-                let mut left = octets;
-                for slice in what {
-                    let went = left.min(slice.len());
-                    state.unread.send(&slice[..went]);
-                    left -= went;
-                }
                 // Acknowledgements and updates of windows belong to them.
                 state.credit(octets as i64 / 4);
                 drop(state);
@@ -442,7 +428,7 @@ impl Watch {
                 return Verdict::End(Some(Refusal::ResponseTimeout));
             }
         }
-        if state.section.is_some_and(|(_, since)| late(since, self.limits.header_timeout)) {
+        if state.section_since.is_some_and(|since| late(since, self.limits.header_timeout)) {
             return Verdict::End(Some(Refusal::HeaderTimeout));
         }
         if state.is_idle() {

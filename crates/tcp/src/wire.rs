@@ -211,23 +211,17 @@ impl Wire {
         if about.tracer.is_on() { about.tracer.now() } else { 0 }
     }
 
-    /// What came of writing these.
-    fn note(
-        &self,
-        began: u64,
-        slices: &[IoSlice<'_>],
-        written: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+    fn note(&self, began: u64, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match &written {
             Poll::Ready(Ok(octets)) => {
-                self.watch.sent(slices, Some(*octets));
+                self.watch.sent(Some(*octets));
                 if began != 0 && *octets > 0 {
                     let (follow, about) = self.watch.follow();
                     follow.written(about, began);
                 }
             }
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.watch.sent(&[], None),
+            Poll::Pending => self.watch.sent(None),
         }
         written
     }
@@ -270,7 +264,7 @@ impl AsyncWrite for Wire {
             Transport::Plain(stream) => Pin::new(stream).poll_write(context, octets),
             Transport::Tls(stream) => Pin::new(stream).poll_write(context, octets),
         };
-        self.note(began, &[IoSlice::new(octets)], written)
+        self.note(began, written)
     }
 
     /// With TLS, a record is made of what is there. Large pieces are encrypted from where they are, and what stands before them,
@@ -303,7 +297,7 @@ impl AsyncWrite for Wire {
                 }
             }
         };
-        self.note(began, slices, written)
+        self.note(began, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -317,7 +311,7 @@ impl AsyncWrite for Wire {
         };
         if flushed.is_pending() || self.is_blocked {
             self.is_blocked = flushed.is_pending();
-            self.watch.sent(&[], flushed.is_ready().then_some(0));
+            self.watch.sent(flushed.is_ready().then_some(0));
         }
         flushed
     }

@@ -10,6 +10,8 @@ from threading import Event
 
 from .paths import LIMIT
 
+# SO_RCVBUFFORCE: room for what comes while the reader is not run.
+FORCE, ROOM = 33, 16 << 20
 # As many at once as any ring on the way takes, and how long nothing comes at the end.
 BURST, PAUSE = 20, 0.005
 SILENCE = 2.0
@@ -55,6 +57,7 @@ def receiver(make: Callable[[Callable[[], socket.socket]], socket.socket], addre
 
     def bind() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.setsockopt(socket.SOL_SOCKET, FORCE, ROOM)
         deadline = time.monotonic() + LIMIT
         while True:
             try:

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::floods::{CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, frame, head};
+use crate::floods::{CONTINUATION, END_HEADERS, END_STREAM, HEADERS, PREFACE, frame, head};
 use crate::stage::octets;
 use crate::world::{Build, LIMIT, World, ask, request, speak};
 
@@ -150,61 +150,5 @@ fn a_section_that_refers_to_one_long_field_again_and_again_is_refused_and_costs_
     assert!(grown < CLIENTS * (4 << 20), "{grown} bytes");
     assert_eq!(world.count("tcp_requests", "HTTP/2.0"), 1, "none became a request");
     drop(wires);
-    world.serves();
-}
-
-/// A field line of HPACK without a table.
-fn field(name: &str, value: &str) -> Vec<u8> {
-    [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
-}
-
-#[test]
-fn bodies_that_were_given_up_are_not_counted_on_a_connection_that_is_never_idle() {
-    const UPLOADS: u32 = 40;
-    let world = Build::limited(|limits| limits.max_requests = 8);
-    let mut wire = world.connect_tls(b"\x02h2");
-    // It is never idle.
-    wire.send([PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, &head("GET", "/never"))].concat());
-    // Requests that are malformed are nobody's, and the next are not taken for them.
-    let malformed = [head("POST", "/echo"), field("content-length", "1, 2")].concat();
-    for number in 0..UPLOADS {
-        let (bad, stream) = (4 * number + 3, 4 * number + 5);
-        let body = frame(DATA, 0, stream, b"x").repeat(100);
-        let mut both = frame(HEADERS, END_HEADERS, bad, &malformed);
-        both.extend(frame(HEADERS, END_HEADERS, stream, &head("POST", "/held")));
-        wire.send([both, body].concat());
-        world.wait_for("tcp_requests", "HTTP/2.0", u64::from(number) + 2);
-        // Half of its last frame comes before it is given up, and the rest behind that.
-        let last = frame(DATA, 0, stream, &[0; 16_000]);
-        wire.send(&last[..8000]);
-        world.wait_for("tcp_received_bytes", "h2", 8000 + 16_000 * u64::from(number));
-        wire.send([&last[8000..], &frame(RST_STREAM, 0, stream, &8u32.to_be_bytes())].concat());
-        world.until("it is over", || world.count("tcp_requests_active", "") == 1);
-        assert_eq!(world.count("tcp_refused", "memory"), 0);
-    }
-    // What is left is the request that goes on, and places for the frames of a few bodies.
-    world.until("they are gone", || world.memory.total() < 120_000);
-    drop(wire);
-    world.until("nothing is held", || world.memory.total() == 0);
-}
-
-#[test]
-fn the_time_of_a_section_begins_with_it_and_not_with_one_before() {
-    let world = Build::limited(|limits| limits.header_timeout = 4 * SHORT);
-    let mut wire = world.connect_tls(b"\x02h2");
-    wire.send(PREFACE);
-    // Each read ends within a section, the one after the other, for three times as long as one may take.
-    let section = head("GET", "/bytes/1");
-    let begin = |stream: u32| frame(HEADERS, END_STREAM, stream, &section);
-    wire.send(begin(1));
-    for number in 0..12u32 {
-        std::thread::sleep(SHORT);
-        let end = frame(CONTINUATION, END_HEADERS, 2 * number + 1, b"");
-        wire.send([end, begin(2 * number + 3)].concat());
-    }
-    world.wait_for("tcp_requests", "HTTP/2.0", 12);
-    assert_eq!(world.count("tcp_refused", "header-timeout"), 0);
-    // The last has no end, and no other begins.
-    world.wait_for("tcp_refused", "header-timeout", 1);
     world.serves();
 }
