@@ -5,7 +5,7 @@
 #   make test     the gate; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-guest     what CI runs besides: agents, captures, XDP dispatchers, bonds, VLANs and benchmarks in emulated guests
 #   make test-instructions   whether a main path of the QUIC endpoint takes more instructions than before
-#   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues
+#   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues, and more of captures
 #   make test-kernels   every BPF program on Debian's kernels from 5.10 on, and XDP programs in a dispatcher; writes docs/kernels.md
 #   make package  target/package: expressway_VERSION_ARCH.deb with its symbols apart, and the root of a container image
 #   make test-packages  builds them, checks them with their linters, installs, upgrades and purges them
