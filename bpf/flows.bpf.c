@@ -39,7 +39,7 @@
 const volatile __u32 ifindex = 0;
 const volatile __u32 netns = 0;
 const volatile __u32 devices[FLOWS_DEVICES] = {};
-/* Those of them, a bit each, that leave in a received packet the queue that it was sent by (veth): others put theirs there, and one more. */
+/* A bit for each of them whose received packets keep the queue that they were sent by (veth); others store theirs plus one. */
 const volatile __u32 sent_queues = 0;
 /* VLAN tags that they have there, outermost first: ethertype in the upper half, VLAN in the lower; 0: none. */
 const volatile __u32 vlan_outer = 0;

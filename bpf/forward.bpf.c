@@ -939,7 +939,8 @@ int forward_sent(__u64 *arguments)
 __u32 devices_id = 0;
 
 /*
- * What a device is not even given: it sends no redirected frames (any more), is down, or the frame is longer than it takes. The
+ * What a device is not even given: it sends no redirected frames (any more), is down, or the frame is longer than it takes. Of a
+ * feed's copies, the kernel leaves out such a device without a word (is_valid_dst in kernel/bpf/devmap.c). The
  * entry itself is a pointer to void, which the verifier of Linux 6.1 lets nobody read.
  */
 SEC("tp_btf/xdp_redirect_err")

@@ -514,7 +514,7 @@ int expressway_grd(struct xdp_md *ctx)
 	}
 	if (reason < GUARD_FIRST_DROP)
 		return reason >= GUARD_FIRST_ANSWER && !dry_run ? XDP_TX : XDP_PASS;
-	/* Before the sample: with what is needed behind it, the stack would be too large. */
+	/* Before the sample: keeping these values live across it would exceed the BPF stack. */
 	if (!dry_run)
 		drop_because(ctx, XDP_DROP_GUARD, reason - GUARD_FIRST_DROP);
 	if (has_samples)

@@ -20,7 +20,7 @@ struct forwarding {
 	struct flow_packet packets[XDP_BULK];
 	__u32 lengths[XDP_BULK]; /* 0: of another interface */
 	__u32 count;
-	__u32 altered; /* a program of a devmap's entry runs behind this: what it drops is not told from what the driver refuses */
+	__u32 altered; /* a program of a devmap's entry runs behind this: its drops cannot be told apart from the driver's refusals */
 	__u32 generic; /* xdp_do_generic_redirect runs */
 	__u32 queue;   /* of the device, as flow_packet has it: which one, only the driver knows */
 };

@@ -75,7 +75,7 @@ struct sk_buff {
 	int skb_iif;
 	__be16 vlan_proto;
 	__u16 vlan_tci;
-	__u16 queue_mapping; /* of a received one: the queue and one; 0: not known */
+	__u16 queue_mapping; /* of a received one: the queue's number plus one; 0: not known */
 	__u16 network_header;
 	__u16 mac_header;
 	unsigned int end;

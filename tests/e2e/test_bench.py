@@ -40,10 +40,15 @@ io = "copy"
 """
 
 
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end."""
+    words = [str(word) for word in (BINARY, "--log-level", "error", "bench", *arguments)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
 def bench(*arguments: str | Path, code: int = 0) -> str:
     """Runs it and gives its output, or what it complained of."""
-    words = [str(word) for word in (BINARY, "--log-level", "error", "bench", *arguments)]
-    result = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+    result = run(*arguments)
     assert result.returncode == code, result.stdout + result.stderr
     return result.stderr if code == 2 else result.stdout
 
@@ -191,9 +196,7 @@ def test_a_profile_is_drawn_of_each_side(tmp_path: Path, scenario: str) -> None:
     for seconds in (3, 15):
         (tmp_path / "trial.toml").write_text(scenario.replace("seconds = 0.5", f"seconds = {seconds}"))
         out = tmp_path / f"out-{seconds}"
-        words = ("--log-level", "error", "bench", tmp_path / "trial.toml", "--profile", "--out", out)
-        words = [str(word) for word in (BINARY, *words, "--peers", tmp_path / "no-peers")]
-        result = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, check=False)
+        result = run(tmp_path / "trial.toml", "--profile", "--out", out, "--peers", tmp_path / "no-peers")
         if seconds == 3 and "perf recorded no samples" in result.stderr:
             continue
         assert result.returncode == 0, result.stdout + result.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from harness import kernel
 from harness.daemon import finish_all
-from harness.namespace import run_inside, udp_socket
+from harness.namespace import give_room, run_inside, udp_socket
 from harness.paths import BINARY, LIMIT, run
 from harness.router import Forward, Network
 
@@ -66,7 +66,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def receiver(network: Network, number: int, family: int, port: int = 5000, at: str = "") -> socket.socket:
     """A UDP socket on a host."""
     made = udp_socket(network.hosts[number], family)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE if hasattr(socket, "SO_RCVBUFFORCE") else 33, 8 << 20)
+    give_room(made)
     made.bind((at or host(number, family), port))
     return made
 

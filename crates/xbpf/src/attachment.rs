@@ -418,13 +418,18 @@ pub(crate) fn foreign(interface: &Interface, attached: sys::Attached) -> Foreign
     ForeignProgram { id: attached.program, name, holder }
 }
 
-/// The interface's name, for messages: without one, the index has to do.
-pub(crate) fn interface(index: u32) -> Interface {
+/// The name of the interface with this index in this network namespace; `None`: there is no such interface (any more).
+#[must_use]
+pub fn interface_name(index: u32) -> Option<String> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-    let name = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .and_then(|socket| netdevice::index_to_name(&socket, index))
-        .unwrap_or_default();
-    Interface { index, name }
+        .ok()
+}
+
+/// The interface, for messages: without a name, the index has to do.
+pub(crate) fn interface(index: u32) -> Interface {
+    Interface { index, name: interface_name(index).unwrap_or_default() }
 }
 
 #[cfg(test)]

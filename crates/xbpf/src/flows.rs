@@ -232,6 +232,9 @@ impl FlowPrograms {
     /// The most devices of an interface.
     pub const DEVICES: usize = 16;
 
+    /// Queues of a device and direction that are told apart: `FLOWS_QUEUES` of `bpf/include/flows_shared.h`.
+    pub const QUEUES: usize = 256;
+
     /// Whether the packets of this program are counted where it returns.
     pub fn follows(&self, program: u32) -> bool {
         self.followed.contains_key(&program)

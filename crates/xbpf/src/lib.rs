@@ -112,7 +112,7 @@ mod xdp_drops;
 /// Name of the redirect program, as `ip link` and `xdp-loader status` show it.
 pub const PROGRAM: &str = "expressway_udp";
 
-pub use attachment::{AttachMode, Attachment, Existing, Keep, attached, release_orphans};
+pub use attachment::{AttachMode, Attachment, Existing, Keep, attached, interface_name, release_orphans};
 pub use balance::{
     Balance, BalanceCounter, BalanceCounts, BalanceListener, BalanceMethod, BalanceName, BalanceNode,
     BalanceOptions, BalanceProtocol, BalanceQuic, BalanceRun, BalanceState, BalanceTraffic,

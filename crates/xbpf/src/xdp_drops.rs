@@ -91,13 +91,18 @@ impl DropTables {
 
     fn fill(&self, program: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
         let zero = 0u32.to_ne_bytes();
-        for (number, table) in (0..self.tables.max_entries()).zip(tables_of(program)?) {
+        let mut numbers = 0..self.tables.max_entries();
+        for (table, number) in tables_of(program)?.into_iter().zip(&mut numbers) {
             let key = number.to_ne_bytes();
             // What was dropped before is not taken for the next drop.
             if let Some(values) = table.lookup_percpu(&zero, MapFlags::ANY)? {
                 self.seen.update_percpu(&key, &values, MapFlags::ANY)?;
             }
             self.tables.update(&key, &table.as_fd().as_raw_fd().to_ne_bytes(), MapFlags::ANY)?;
+        }
+        // Of components that went. Where there was none, it is none that is missing.
+        for number in numbers {
+            let _ = self.tables.delete(&number.to_ne_bytes());
         }
         Ok(())
     }
@@ -111,7 +116,8 @@ fn tables_of(program: BorrowedFd<'_>) -> Result<Vec<MapHandle>, libbpf_rs::Error
         for id in sys::programs_at(info.id, LINKS)? {
             // One that has gone meanwhile drops nothing.
             let Ok(extension) = Program::fd_from_id(id) else { continue };
-            found.extend(tables_among(&sys::program_info(extension.as_fd())?.maps));
+            let Ok(extension) = sys::program_info(extension.as_fd()) else { continue };
+            found.extend(tables_among(&extension.maps));
         }
     }
     Ok(found)

@@ -120,5 +120,7 @@ def dumps(folder: Path) -> Iterator[Callable[..., Dump]]:
         running.append(Dump(lab, folder / f"dump-{len(running)}", role, *words))
         return running[-1]
 
-    yield start
-    finish_all(running)
+    try:
+        yield start
+    finally:
+        finish_all(running)

@@ -31,10 +31,10 @@ class Daemon:
         """What it said."""
         return self.log_file.read_text(errors="replace")
 
-    def wait_log(self, text: str, times: int = 1) -> None:
-        """Waits until it has said something."""
+    def wait_log(self, text: str, times: int = 1, *, instead: str | None = None) -> None:
+        """Waits until it has said something, or something else instead."""
         deadline = time.monotonic() + LIMIT
-        while self.log().count(text) < times:
+        while (log := self.log()).count(text) < times and (instead is None or instead not in log):
             assert self.process.poll() is None, f"ended before it said {text!r}:\n{self.log()}"
             assert time.monotonic() < deadline, f"never said {text!r}:\n{self.log()}"
             time.sleep(0.02)

@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_SO_RCVBUFFORCE = 33
 
 
 def run_inside(namespace: str, work: Callable[[], T]) -> T:
@@ -40,6 +41,11 @@ def run_inside(namespace: str, work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def give_room(made: socket.socket) -> None:
+    """Room for what comes while whoever reads is not run."""
+    made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 16 << 20)
 
 
 def udp_socket(namespace: str, family: int, interface: str | None = None) -> socket.socket:

@@ -15,7 +15,7 @@ from typing import Any
 from .daemon import Daemon
 from .lab import Lab
 from .metrics import Metrics
-from .namespace import run_inside, udp_socket
+from .namespace import give_room, run_inside, udp_socket
 from .paths import BINARY, LIMIT
 
 ADMIN = 9180
@@ -120,7 +120,7 @@ class Socket:
     def __init__(self, lab: Lab, host: str, port: int, interface: str | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.socket = udp_socket(lab.client_namespace, family, interface)
-        self.socket.setsockopt(socket.SOL_SOCKET, 33, 16 << 20)  # SO_RCVBUFFORCE
+        give_room(self.socket)
         self.socket.bind((host, port))
 
     def send(self, sent: list[Packet], to: tuple[str, int], pause: float = 0.002) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
+from .namespace import give_room
 from .paths import LIMIT
 
-# SO_RCVBUFFORCE: room for what comes while the reader is not run.
-FORCE, ROOM = 33, 16 << 20
 # As many at once as any ring on the way takes, and how long nothing comes at the end.
 BURST, PAUSE = 20, 0.005
 SILENCE = 2.0
@@ -57,7 +56,7 @@ def receiver(make: Callable[[Callable[[], socket.socket]], socket.socket], addre
 
     def bind() -> socket.socket:
         made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        made.setsockopt(socket.SOL_SOCKET, FORCE, ROOM)
+        give_room(made)
         deadline = time.monotonic() + LIMIT
         while True:
             try:

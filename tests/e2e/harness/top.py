@@ -91,5 +91,7 @@ def tops(folder: Path) -> Iterator[Callable[..., Top]]:
         running.append(Top(lab, folder / f"top-{len(running)}", interface, *words, role=role))
         return running[-1]
 
-    yield start
-    finish_all(list(running))
+    try:
+        yield start
+    finally:
+        finish_all(running)

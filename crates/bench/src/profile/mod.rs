@@ -15,8 +15,11 @@ use crate::{BenchError, io_error};
 /// Samples a second, each with the top of the user stack, whose frames release builds keep no pointers to: a prime, so that no loop's period divides it.
 const FREQUENCY: &str = "499";
 
-/// For how long the threads of what is measured must have stayed the same, and how often that is looked for.
-const SETTLED: (Duration, usize) = (Duration::from_millis(500), 20);
+/// For how long the threads of what is measured must have stayed the same.
+const SETTLED: Duration = Duration::from_millis(500);
+
+/// How often that is looked for.
+const LOOKS: usize = 20;
 
 /// How often `perf` is started, should it exit over a thread that ended.
 const ATTEMPTS: usize = 3;
@@ -124,8 +127,8 @@ fn settle(tasks: &[u32]) {
         threads
     };
     let mut before = threads();
-    for _ in 0..SETTLED.1 {
-        std::thread::sleep(SETTLED.0);
+    for _ in 0..LOOKS {
+        std::thread::sleep(SETTLED);
         let now = threads();
         if std::mem::replace(&mut before, now) == before {
             return;

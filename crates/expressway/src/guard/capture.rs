@@ -12,8 +12,7 @@ use expressway_edge::guard::{Capture as Settings, RuleNames};
 use expressway_netio::priority;
 use expressway_observe::file::{FileError, Interface, Rotation, Target, Writer, WriterOptions, section};
 use expressway_observe::{Clock, Packet, Point, Verdict};
-use expressway_xbpf::{GuardSample, GuardSamples};
-use rustix::net::{AddressFamily, SocketType, netdevice};
+use expressway_xbpf::{GuardSample, GuardSamples, interface_name};
 
 use crate::fail::Failure;
 
@@ -161,7 +160,9 @@ impl Task {
                 if interfaces.len() == INTERFACES {
                     interfaces.clear();
                 }
-                interfaces.insert(sample.ifindex, interface_name(sample.ifindex));
+                let name = interface_name(sample.ifindex);
+                interfaces
+                    .insert(sample.ifindex, name.unwrap_or_else(|| format!("interface {}", sample.ifindex)));
             }
             let name = interfaces.get(&sample.ifindex).map_or("", String::as_str);
             let reason = said(sample, names);
@@ -225,12 +226,6 @@ fn said(sample: &GuardSample<'_>, names: &RuleNames) -> String {
         text += " (dry run: passed)";
     }
     text
-}
-
-fn interface_name(index: u32) -> String {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None);
-    let name = socket.and_then(|socket| netdevice::index_to_name(&socket, index));
-    name.unwrap_or_else(|_| format!("interface {index}"))
 }
 
 /// The files.

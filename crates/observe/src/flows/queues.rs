@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use expressway_xbpf::{Error, FlowCounts, FlowPrograms};
+use expressway_xbpf::{Error, FlowCounts, FlowPrograms, interface_name};
 
 use super::sample::{Paths, Queue};
 use crate::packet::Direction;
@@ -21,7 +21,7 @@ impl Queues {
     /// What each had since the last call.
     pub(super) fn read(&mut self, programs: &FlowPrograms, devices: &[u32]) -> Result<Vec<Queue>, Error> {
         let names: BTreeMap<u32, String> =
-            devices.iter().filter_map(|device| Some((*device, name_of(*device)?))).collect();
+            devices.iter().filter_map(|device| Some((*device, interface_name(*device)?))).collect();
         let mut now: BTreeMap<Key, FlowCounts> = BTreeMap::new();
         for queue in programs.queues()? {
             let direction = if queue.out { Direction::Out } else { Direction::In };
@@ -51,12 +51,6 @@ impl Queues {
     }
 }
 
-fn name_of(device: u32) -> Option<String> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-    netdevice::index_to_name(&socket, device).ok()
-}
-
 /// How many queues a device has in each direction (Documentation/ABI/testing/sysfs-class-net-queues in Linux).
 fn there_are(device: &str) -> [(Direction, u32); 2] {
     let mut count = [(Direction::In, 0), (Direction::Out, 0)];
@@ -69,8 +63,5 @@ fn there_are(device: &str) -> [(Direction, u32); 2] {
             _ => {}
         }
     }
-    count.map(|(direction, count)| (direction, count.min(QUEUES)))
+    count.map(|(direction, count)| (direction, count.min(FlowPrograms::QUEUES as u32)))
 }
-
-/// Those that are counted apart: `FLOWS_QUEUES` of `bpf/include/flows_shared.h`.
-const QUEUES: u32 = 256;

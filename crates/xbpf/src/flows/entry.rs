@@ -212,8 +212,7 @@ impl FlowTotals {
     }
 }
 
-/// Queues of a device and direction that are told apart: `FLOWS_QUEUES`.
-const QUEUES: usize = 256;
+const QUEUES: usize = super::FlowPrograms::QUEUES;
 /// Elements of `queues_map` that a device has.
 pub(super) const QUEUES_OF_DEVICE: usize = 2 * (QUEUES + 1);
 

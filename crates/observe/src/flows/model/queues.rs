@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use expressway_xbpf::FlowPrograms;
 use serde::Serialize;
 
 use super::Window;
@@ -9,8 +10,8 @@ use super::history::{Clock, History, Traffic};
 use crate::flows::sample::{Counts, Paths, Queue};
 use crate::packet::Direction;
 
-/// Queues with a history: as many as 16 devices have.
-const QUEUES: usize = 8224;
+/// Queues with a history: as many as the programs tell apart, in both directions.
+const QUEUES: usize = FlowPrograms::DEVICES * 2 * (FlowPrograms::QUEUES + 1);
 
 /// A second's part of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -151,10 +151,7 @@ pub(super) fn sockets(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &
 
 /// The interface's name, or its index where it has none any more.
 fn name(index: u32) -> String {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .and_then(|socket| netdevice::index_to_name(&socket, index))
-        .unwrap_or_else(|_| index.to_string())
+    expressway_xbpf::interface_name(index).unwrap_or_else(|| index.to_string())
 }
 
 pub(super) fn drops(frame: &mut Frame<'_>, area: Rect, model: &Model, state: &mut State) {
