@@ -4,6 +4,7 @@
 #   make demo     a real clip over HTTP/3 in every mode of this machine, and a table
 #   make test     the gate; SECTIONS="fmt e2e" runs some of it (scripts/test --list)
 #   make test-guest     what CI runs besides: agents, captures, XDP dispatchers, bonds, VLANs and benchmarks in emulated guests
+#   make ci         both at once, as CI does
 #   make test-instructions   whether a main path of the QUIC endpoint takes more instructions than before
 #   make test-drivers   AF_XDP on more emulated NICs: igb with RSS, virtio-net with several queues, and more of captures
 #   make test-kernels   every BPF program on Debian's kernels from 5.10 on, and XDP programs in a dispatcher; writes docs/kernels.md
@@ -23,7 +24,7 @@ SCENARIOS ?=
 BUILD_FLAGS ?=
 BENCH_FLAGS ?=
 
-.PHONY: build package demo test test-guest test-instructions test-packages test-drivers test-kernels test-hostile soak bench audit fmt lint doc patched setup clean
+.PHONY: build package demo test ci test-guest test-instructions test-packages test-drivers test-kernels test-hostile soak bench audit fmt lint doc patched setup clean
 
 build: setup
 	cargo build --release --locked -p expressway $(BUILD_FLAGS)
@@ -43,6 +44,11 @@ demo: build
 test:
 	scripts/setup build test
 	scripts/test $(SECTIONS)
+
+# Both at once, which takes less than one after the other.
+ci:
+	scripts/setup build test
+	scripts/test --ci
 
 test-guest:
 	scripts/setup build test

@@ -64,7 +64,7 @@ def test_a_page_publishes_and_another_plays(make_lab, make_relay, make_peer, ope
     relay.wait_metric("relay_moq_subscriptions_total", 2)
     page.wait_until("moq.isUsed()")
     for group in range(10):
-        objects = [[base64.b64encode(content(group, number, 20_000)).decode(), group * 1_000_000 + number * 1000] for number in range(5)]
+        objects = [[base64.b64encode(content(group, number, 20_000)).decode(), group * 10_000 + number * 1000] for number in range(5)]
         assert page.evaluate(f"moq.write({json.dumps(objects)})") == group
         # One that comes before the one before it would be passed over by a player.
         page.wait_until(f"player.seen.length > {group}")

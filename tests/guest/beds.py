@@ -115,7 +115,7 @@ BEDS = {
         # Those of captures: build machines may refuse the programs that they attach.
         programs=["observe"],
         # Beside other work a test of captures takes most of a minute there.
-        deadline=2700,
+        deadline=3600,
         memory=3072,
     ),
     "captures": Bed(

@@ -22,6 +22,11 @@ def tell(**event) -> None:
     print(json.dumps(event), flush=True)
 
 
+def reason(error: moq.Error) -> str:
+    """What an error says, with its code and kind if it came by the protocol."""
+    return str(getattr(error, "details", error))
+
+
 def content(group: int, number: int, size: int) -> bytes:
     """The octets of an object."""
     head = b"%d/%d/%d " % (group, number, size)
@@ -29,8 +34,8 @@ def content(group: int, number: int, size: int) -> bytes:
 
 
 def time_of(group: int, number: int) -> int:
-    """The time of an object, in microseconds."""
-    return group * 1_000_000 + number * 1000
+    """The time of an object, in microseconds. No faster than that of the clock, or moq-rs takes groups under way for too old."""
+    return group * 10_000 + number * 1000
 
 
 async def commands() -> asyncio.StreamReader:
@@ -109,14 +114,15 @@ async def subscribe(arguments: argparse.Namespace) -> None:
         try:
             track = await broadcast.subscribe_track(TRACK, wishes)
             tell(event="subscribed", timescale=track.info().timescale)
-            while (group := await track.next_group()) is not None:
+            # As they arrive: next_group() passes over one that a task of moq-rs hears of after a newer one.
+            while (group := await track.recv_group()) is not None:
                 try:
                     tell(event="group", group=group.sequence, objects=await check(group, arguments.size))
                 except moq.Error as error:
-                    tell(event="cut", group=group.sequence, why=str(error))
+                    tell(event="cut", group=group.sequence, why=reason(error))
             tell(event="complete")
         except moq.Error as error:
-            tell(event="over", why=str(error))
+            tell(event="over", why=reason(error))
 
 
 async def fetch(arguments: argparse.Namespace) -> None:
@@ -127,7 +133,7 @@ async def fetch(arguments: argparse.Namespace) -> None:
             group = await broadcast.fetch_group(TRACK, arguments.start)
             tell(event="group", group=group.sequence, objects=await check(group, arguments.size))
         except moq.Error as error:
-            tell(event="over", why=str(error))
+            tell(event="over", why=reason(error))
 
 
 async def watch(arguments: argparse.Namespace) -> None:
@@ -150,7 +156,7 @@ async def play(arguments: argparse.Namespace) -> None:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, moq.Error):
-            tell(event="failed", why=str(result))
+            tell(event="failed", why=reason(result))
     # What closes the connection is on its way.
     await asyncio.sleep(0.1)
 

@@ -77,6 +77,15 @@ class Sections(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual(report, {**dict.fromkeys(self.all_sections(), "ok"), "total": ""})
 
+    def test_what_ci_runs_has_all_and_the_longer_guests(self) -> None:
+        code, report, calls = self.run_sections("--ci")
+        self.assertEqual(code, 0)
+        wanted = set(self.all_sections()) - {"guest"} | {"virtio", "beside", "guest_bench"}
+        self.assertEqual(report, {**dict.fromkeys(wanted, "ok"), "total": ""})
+        # Of the section `guest` nothing is missing.
+        self.assertIn("python3 tests/guest virtio-more", calls)
+        self.assertIn("tests/guest/test_runner.py", calls)
+
     def test_one_that_fails_does_not_keep_the_later_ones_from_running(self) -> None:
         code, report, calls = self.run_sections(fails="cargo doc*")
         self.assertEqual(code, 1)

@@ -42,10 +42,17 @@ pub(crate) fn new(length: Option<u64>) -> (PipeWriter, RequestBody) {
     (writer, RequestBody::new(reader, length))
 }
 
-/// Says that the body is not read any more, however that comes.
+/// A body that is read: counted from when it is handed over, before its task first runs, until that has ended in whatever way.
 struct Reading {
     watch: Arc<Watch>,
     is_whole: bool,
+}
+
+impl Reading {
+    fn new(watch: &Arc<Watch>) -> Self {
+        watch.begin_upload();
+        Self { watch: Arc::clone(watch), is_whole: false }
+    }
 }
 
 impl Drop for Reading {
@@ -114,9 +121,17 @@ impl Coming {
 }
 
 /// Reads all of `body` into `writer`.
-pub(crate) async fn pass_on(body: Incoming, mut writer: PipeWriter, watch: Arc<Watch>, id: u64) {
-    watch.begin_upload();
-    let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
+pub(crate) fn pass_on(
+    body: Incoming,
+    writer: PipeWriter,
+    watch: Arc<Watch>,
+    id: u64,
+) -> impl Future<Output = ()> {
+    let reading = Reading::new(&watch);
+    read_into(body, writer, reading, watch, id)
+}
+
+async fn read_into(body: Incoming, mut writer: PipeWriter, mut reading: Reading, watch: Arc<Watch>, id: u64) {
     let mut coming = Coming::new(body, &watch);
     let mut trailers = None;
     loop {
@@ -173,9 +188,12 @@ async fn discard(mut coming: Coming) -> bool {
 }
 
 /// As [`discard`], for a body that nobody wanted from the beginning.
-pub(crate) async fn refuse(body: Incoming, watch: Arc<Watch>) {
-    watch.begin_upload();
-    let mut reading = Reading { watch: Arc::clone(&watch), is_whole: false };
+pub(crate) fn refuse(body: Incoming, watch: Arc<Watch>) -> impl Future<Output = ()> {
+    let reading = Reading::new(&watch);
+    discard_all(body, reading, watch)
+}
+
+async fn discard_all(body: Incoming, mut reading: Reading, watch: Arc<Watch>) {
     reading.is_whole = discard(Coming::new(body, &watch)).await;
 }
 

@@ -29,20 +29,20 @@ class MoqPeer(Peer):
         return self.wait(lambda event: event["event"] == name, name)
 
     def groups(self, count: int) -> list[int]:
-        """The numbers of the next groups that came whole, each as it was made."""
+        """The numbers of the next groups that came whole, each as it was made, in order: moq-rs hears of two at a time in any."""
         found = []
         while len(found) < count:
             event = self.wait(lambda event: event["event"] in ("group", "wrong"), "a group")
             assert event["event"] == "group", event
             found.append(event["group"])
-        return found
+        return sorted(found)
 
     def groups_up_to(self, last: int) -> list[int]:
-        """The numbers of those that came whole up to this one. moq-rs passes over a group that it hears of after a newer one, as its tasks run."""
+        """The numbers of those that came whole until this one or a newer one did, in order."""
         found: list[int] = []
         while not found or found[-1] < last:
             found += self.groups(1)
-        return found
+        return sorted(found)
 
     def command(self, line: str) -> None:
         """A command."""

@@ -267,7 +267,9 @@ impl quic::Session for Session {
     }
 
     fn has_unread(&self) -> bool {
-        !self.unread.is_empty() || self.access.is_some() && !self.held.is_empty()
+        !self.unread.is_empty()
+            || self.access.is_some() && !self.held.is_empty()
+            || self.upstreams.has_settled()
     }
 
     fn wake(&mut self, number: u64) -> bool {

@@ -171,6 +171,11 @@ impl Upstreams {
         self.ended.pop()
     }
 
+    /// There is such a subscription.
+    pub(super) fn has_settled(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
     /// The next whose groups were waited for long enough.
     fn next_late(&mut self, now: Instant) -> Option<u64> {
         let is_due = self.late.front().is_some_and(|(at, _)| *at <= now);

@@ -153,6 +153,30 @@ fn a_group_that_comes_after_the_end_of_its_subscription_reaches_who_subscribed()
 }
 
 #[test]
+fn turns_that_end_anywhere_leave_nothing_behind() {
+    for pieces in 1..=12 {
+        let mut world = World::in_pieces(pieces);
+        let publisher = world.publisher();
+        let (reader, id) = world.subscriber(publisher);
+        let (other, _) = world.subscriber(publisher);
+        let (_, stream) = world.peers[publisher].subscription().unwrap();
+        world.until("both", |world| world.room.gauges.subscriptions.load(Relaxed) == 2);
+        for number in 0..4 {
+            world.peers[publisher].group(id, number, &vec![number as u8; 5000]);
+        }
+        world.until("all groups", |world| world.peers[reader].groups() == [0, 1, 2, 3]);
+        // The end comes by itself: nothing follows that would wake the session again.
+        world.for_a_while(Duration::from_millis(20));
+        world.peers[publisher].answer(stream, &[Answer::Start(0), Answer::End(4)], true);
+        world.until("the end", |world| {
+            [reader, other].iter().all(|peer| world.peers[*peer].ended.contains(&0))
+        });
+        assert_eq!(world.peers[other].groups(), [0, 1, 2, 3], "{pieces}");
+        world.until("nothing is left", |world| world.room.gauges.subscriptions.load(Relaxed) == 0);
+    }
+}
+
+#[test]
 fn a_publisher_that_vanishes_makes_room_for_the_one_before() {
     let sessions = Sessions { publisher_timeout: Duration::from_secs(1), ..Sessions::default() };
     let mut world = World::new(Limits::default(), sessions, 64 << 20);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use expressway_gateway::quic::{Endpoint, Identity, Settings, Setup, Shared, Tls};
 use expressway_netio::sim::{Clock, Link, Network, Node, SimIo, run_until};
+use expressway_netio::slice::SliceLimit;
 use expressway_netio::{Worker, WorkerOptions, mailbox};
 use expressway_relay::moq::room::{Limits, Room};
 use expressway_relay::moq::{Access, Moq, Sessions};
@@ -37,6 +38,17 @@ impl World {
 
     /// The same, behind such a link.
     pub(super) fn over(link: Link, limits: Limits, sessions: Sessions, memory: usize) -> Self {
+        Self::with(link, WorkerOptions::default(), limits, sessions, memory)
+    }
+
+    /// The same, whose worker does so many pieces of work in a turn.
+    pub(super) fn in_pieces(pieces: u32) -> Self {
+        let link = Link { delay: Duration::from_millis(1), ..Link::default() };
+        let options = WorkerOptions { slice: SliceLimit::Pieces(pieces), ..WorkerOptions::default() };
+        Self::with(link, options, Limits::default(), Sessions::default(), 64 << 20)
+    }
+
+    fn with(link: Link, options: WorkerOptions, limits: Limits, sessions: Sessions, memory: usize) -> Self {
         let made = rcgen::generate_simple_self_signed(["relay.example".to_owned()]).unwrap();
         let (chain, key, path) = (made.cert.pem(), made.signing_key.serialize_pem(), Path::new("test.pem"));
         let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes(), path, path).unwrap();
@@ -51,7 +63,7 @@ impl World {
         let (sender, inbox) = mailbox(256).unwrap();
         let endpoint = Endpoint::new(0, shared, sender.clone()).unwrap();
         let now = Instant::now();
-        let worker = Worker::new(WorkerOptions::default(), now, endpoint, io, inbox, Arc::from([sender]));
+        let worker = Worker::new(options, now, endpoint, io, inbox, Arc::from([sender]));
         Self { network, worker, peers: Vec::new(), room, memory }
     }
 
