@@ -113,7 +113,8 @@ impl Connection {
                 None if is_last => return reader.end().map(|()| None),
                 None => {}
             }
-            if turn.spend() {
+            // One that was read on in this turn has had its piece; nothing was read at its beginning.
+            if length > 0 && turn.spend() {
                 self.unread.push_front(stream);
                 break;
             }
