@@ -153,9 +153,10 @@ fn stand_in<'a>(
     egress: u32,
     node: IpAddr,
 ) -> Option<IpAddr> {
-    all.filter(|one| one.address.is_ipv4() == node.is_ipv4() && one.is_global && !one.is_avoided)
-        .filter(|one| !services.contains(&one.address))
-        .max_by_key(|one| (one.ifindex == egress, common_bits(one.address, node)))
+    // What is avoided in IPv4 is secondary, and good where the primary address is a service's.
+    all.filter(|one| one.is_global && (!one.is_avoided || one.address.is_ipv4()))
+        .filter(|one| one.address.is_ipv4() == node.is_ipv4() && !services.contains(&one.address))
+        .max_by_key(|one| (one.ifindex == egress, !one.is_avoided, common_bits(one.address, node)))
         .map(|one| one.address)
 }
 
@@ -199,5 +200,8 @@ mod tests {
         assert_eq!(found(&all, 2).as_deref(), Some("fd77::2"), "of the interface, the nearest");
         assert_eq!(found(&all, 1).as_deref(), Some("fd77::21"), "of another, where the interface has none");
         assert_eq!(found(&all[..5], 2), None, "none is fit");
+        let secondary = [on(2, "10.77.0.100"), InterfaceAddress { is_avoided: true, ..on(2, "10.77.0.2") }];
+        let second = stand_in(secondary.iter(), &services, 2, address("10.77.0.21"));
+        assert_eq!(second, Some(address("10.77.0.2")), "the service's came first");
     }
 }
