@@ -443,15 +443,15 @@ static __always_inline enum guard_reason apply(const struct guard_packet *packet
  * Functions that the verifier looks at by themselves, and not once more for each state in which they are called: what they read
  * of a packet is checked where it is read. 0: nothing is wrong, and there is nothing to answer.
  */
-__noinline int judge_quic(struct xdp_md *ctx, const struct guard_packet *packet)
+__noinline int judge_quic(struct xdp_md *ctx, struct guard_packet *packet)
 {
-	struct quic_first first = {};
-	enum guard_reason reason;
+	return has_quic && packet ? check_quic(ctx, packet) : 0;
+}
 
-	if (!has_quic || !packet)
-		return 0;
-	reason = check_quic(ctx, packet, &first);
-	return !reason && has_retry && first.initial ? challenge(ctx, packet, &first) : reason;
+/* Called by judge, not by judge_quic: functions that call each other have 512 bytes of stack in all. */
+__noinline int judge_initial(struct xdp_md *ctx, const struct guard_packet *packet)
+{
+	return has_retry && packet ? challenge(ctx, packet) : 0;
 }
 
 __noinline int judge_syn(struct xdp_md *ctx, const struct guard_packet *packet)
@@ -480,6 +480,8 @@ static __always_inline enum guard_reason judge(struct xdp_md *ctx, __u64 size, _
 		return GUARD_DROP_FRAGMENT;
 	if (has_quic && !packet.wrong) {
 		reason = judge_quic(ctx, &packet);
+		if (!reason && has_retry && packet.initial)
+			reason = judge_initial(ctx, &packet);
 		if (reason)
 			return reason;
 	}

@@ -24,6 +24,25 @@
  * headers in front reach so far; the verifier wants to hear it where an offset comes from memory. */
 #define FARTHEST_HEADER 0xff00
 
+/*
+ * Has clang go on with this copy of a number. Else it may compute it again, or take another copy, and the verifiers of Linux 6.1
+ * and 6.12 do not see that the bounds which were checked hold for that one too.
+ */
+#define ONE_REGISTER(number) asm volatile("" : "+r"(number))
+
+/* A number that has been checked to be less than `bound`, a power of two, as the verifier sees it without looking back. */
+static __always_inline __u32 below(__u32 number, __u32 bound)
+{
+	ONE_REGISTER(number);
+	return number & (bound - 1);
+}
+
+/* A length that has been checked to be from 1 to `most`, a power of two, as the verifier sees it without looking back. */
+static __always_inline __u32 bounded(__u32 length, __u32 most)
+{
+	return below(length - 1, most) + 1;
+}
+
 HEADER_READER(tcp, struct tcphdr)
 
 struct fragment_header {
@@ -50,6 +69,7 @@ struct guard_packet {
 	bool fragment;        /* any */
 	bool later;           /* a fragment without the transport header */
 	__u8 wrong;           /* enum guard_reason, 0: nothing */
+	__u8 initial;         /* of a QUIC Initial packet that a Retry may answer: 1 and the length of its first ID; 0: none */
 };
 
 static __always_inline bool is_vlan(__be16 ethertype)

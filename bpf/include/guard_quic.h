@@ -88,8 +88,9 @@ static __always_inline bool has_issued_id(struct xdp_md *ctx, const struct guard
 {
 	struct issued_id id;
 
-	return length == ISSUED_LENGTH && offset + ISSUED_LENGTH <= packet->end && read_issued_id(ctx, offset, &id) &&
-	       is_issued(&id);
+	ONE_REGISTER(offset);
+	return length == ISSUED_LENGTH && offset <= FARTHEST_HEADER && offset + ISSUED_LENGTH <= packet->end &&
+	       read_issued_id(ctx, offset, &id) && is_issued(&id);
 }
 
 static __always_inline enum guard_reason unknown_id(void)
@@ -113,16 +114,9 @@ static __always_inline bool is_quic_port(const struct guard_packet *packet)
 	return ports && *ports >> (packet->destination_port % 64) & 1;
 }
 
-/* An Initial packet of version 1 with nothing wrong: where its datagram begins, and how long its first ID is. */
-struct quic_first {
-	bool initial;
-	__u32 payload;
-	__u32 id_length;
-};
-
 /* A long header of a version that is known, with an ID of `quic->cid_length` bytes behind `quic`. */
-static __always_inline enum guard_reason check_long(struct xdp_md *ctx, const struct guard_packet *packet, __u32 payload,
-						    const struct quic_long *quic, __u32 version, struct quic_first *first)
+static __always_inline enum guard_reason check_long(struct xdp_md *ctx, struct guard_packet *packet, __u32 payload,
+						    const struct quic_long *quic, __u32 version)
 {
 	__u8 kind = quic->first >> 4 & 3;
 
@@ -133,9 +127,8 @@ static __always_inline enum guard_reason check_long(struct xdp_md *ctx, const st
 	if (kind == QUIC_INITIAL) {
 		if (packet->end - payload < QUIC_INITIAL_LENGTH)
 			return GUARD_DROP_QUIC_INITIAL;
-		first->initial = version == QUIC_1;
-		first->payload = payload;
-		first->id_length = quic->cid_length;
+		if (version == QUIC_1)
+			packet->initial = 1 + quic->cid_length;
 		return 0;
 	}
 	/* 0-RTT has the ID that the client made up; what comes later has one of the server. */
@@ -144,9 +137,8 @@ static __always_inline enum guard_reason check_long(struct xdp_md *ctx, const st
 	return has_issued_id(ctx, packet, payload + sizeof(*quic), quic->cid_length) ? 0 : unknown_id();
 }
 
-/* To a server's port. 0 if nothing is wrong; then `first`, which is zeroed, may be filled in. */
-static __always_inline enum guard_reason check_quic(struct xdp_md *ctx, const struct guard_packet *packet,
-						    struct quic_first *first)
+/* To a server's port. 0 if nothing is wrong. */
+static __always_inline enum guard_reason check_quic(struct xdp_md *ctx, struct guard_packet *packet)
 {
 	__u32 payload = packet->transport + sizeof(struct udphdr), length, version;
 	struct quic_long quic;
@@ -177,7 +169,7 @@ static __always_inline enum guard_reason check_quic(struct xdp_md *ctx, const st
 	if (version == 0)
 		return GUARD_DROP_QUIC_VERSION;
 	if (version == QUIC_1 || version == QUIC_2 || version >> 8 == QUIC_DRAFTS)
-		return check_long(ctx, packet, payload, &quic, version, first);
+		return check_long(ctx, packet, payload, &quic, version);
 	/* Others are answered by version negotiation, if they are long enough (RFC 9000, section 5.2.2). */
 	return length < QUIC_INITIAL_LENGTH ? GUARD_DROP_QUIC_VERSION : 0;
 }

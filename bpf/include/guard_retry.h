@@ -113,7 +113,8 @@ static __always_inline bool is_valid_token(struct xdp_md *ctx, const struct guar
 
 	__builtin_memcpy(&mac, text + TOKEN_SIGNED, sizeof(mac));
 	__builtin_memset(text + TEXT_RETRY_ID, 0, QUIC_CID);
-	if (!length || length > QUIC_CID || bpf_xdp_load_bytes(ctx, initial->id_at, text + TEXT_RETRY_ID, length))
+	if (!length || length > QUIC_CID ||
+	    bpf_xdp_load_bytes(ctx, initial->id_at, text + TEXT_RETRY_ID, bounded(length, 32)))
 		return false;
 	sign_client(scratch, packet);
 	age = unix_seconds() - ((__u32)text[2] << 24 | (__u32)text[3] << 16 | (__u32)text[4] << 8 | text[5]);
@@ -133,7 +134,8 @@ static __always_inline void ghash_block(struct guard_scratch *scratch, __u64 fir
 	scratch->hash.words[0] ^= first;
 	scratch->hash.words[1] ^= second;
 	for (int i = 0; i < 16; i++) {
-		__u32 byte = scratch->hash.bytes[i], high = i * 32 + (byte >> 4 & 15), low = i * 32 + 16 + (byte & 15);
+		__u32 byte = scratch->hash.bytes[i];
+		__u32 high = below(i * 32 + (byte >> 4 & 15), 512), low = below(i * 32 + 16 + (byte & 15), 512);
 
 		next[0] ^= ghash[high].words[0] ^ ghash[low].words[0];
 		next[1] ^= ghash[high].words[1] ^ ghash[low].words[1];
@@ -180,7 +182,8 @@ static __always_inline bool make_token(struct xdp_md *ctx, const struct guard_pa
 	text[3] = now >> 16;
 	text[4] = now >> 8;
 	text[5] = now;
-	if (id_length < QUIC_CID_LEAST || id_length > QUIC_CID || bpf_xdp_load_bytes(ctx, id_at, text + TOKEN_ID, id_length))
+	if (id_length < QUIC_CID_LEAST || id_length > QUIC_CID ||
+	    bpf_xdp_load_bytes(ctx, id_at, text + TOKEN_ID, bounded(id_length, 32)))
 		return false;
 	random[0] = bpf_get_prandom_u32();
 	random[1] = bpf_get_prandom_u32();
@@ -207,19 +210,21 @@ static __always_inline enum guard_reason send_retry(struct xdp_md *ctx, const st
 		return GUARD_DROP_QUIC_CHALLENGE;
 	if (id_length < QUIC_CID_LEAST || id_length > QUIC_CID || source_length > QUIC_CID)
 		return GUARD_DROP_QUIC_CHALLENGE;
+	id_length = below(id_length, 32);
+	source_length = below(source_length, 32);
 	/* The client's first ID is in front of what the tag is of, and not sent: the headers will be there. */
 	retry = scratch->answer + RETRY_PACKET;
-	start = RETRY_PACKET - 1 - id_length;
 	/* Else clang subtracts from the pointer, which the verifier does not follow. */
-	asm volatile("" : "+r"(start));
+	start = below(RETRY_PACKET - 1 - id_length, 128);
 	scratch->answer[start] = id_length;
-	if (bpf_xdp_load_bytes(ctx, initial->id_at, scratch->answer + start + 1, id_length))
+	if (bpf_xdp_load_bytes(ctx, initial->id_at, scratch->answer + start + 1, bounded(id_length, 32)))
 		return GUARD_DROP_QUIC_CHALLENGE;
 	/* A long header, fixed bit, type 3; version 1. */
 	retry[0] = 0xf0;
 	retry[4] = 1;
 	retry[5] = source_length;
-	if (source_length && bpf_xdp_load_bytes(ctx, initial->source_id_at, scratch->answer + RETRY_PACKET + 6, source_length))
+	if (source_length && bpf_xdp_load_bytes(ctx, initial->source_id_at, scratch->answer + RETRY_PACKET + 6,
+						bounded(source_length, 32)))
 		return GUARD_DROP_QUIC_CHALLENGE;
 	rest = scratch->answer + RETRY_PACKET + 6 + source_length;
 	rest[0] = RETRY_ID;
@@ -283,7 +288,7 @@ static __always_inline enum guard_reason parse_initial(struct xdp_md *ctx, __u32
 	return 0;
 }
 
-/* Takes a valid token for what it is: a proof of the client's address. What it needs is in the scratch, because the stack is full. */
+/* Takes a valid token for what it is: a proof of the client's address. What it needs is in the scratch, which spares the stack. */
 static __always_inline void take_token(const struct guard_packet *packet, struct guard_scratch *scratch)
 {
 	struct guard_address *source = (void *)scratch->hash.bytes;
@@ -303,17 +308,17 @@ static __always_inline void take_token(const struct guard_packet *packet, struct
  * For an Initial packet with nothing wrong. 0: it passes on. One with the ID of a server belongs to a connection that is there, or
  * the server asks for a token itself. Tokens of other forms are as none (RFC 9000, section 8.1.3).
  */
-static __always_inline enum guard_reason challenge(struct xdp_md *ctx, const struct guard_packet *packet,
-						   const struct quic_first *first)
+static __always_inline enum guard_reason challenge(struct xdp_md *ctx, const struct guard_packet *packet)
 {
+	__u32 payload = packet->transport + sizeof(struct udphdr), id_length = packet->initial - 1;
 	struct quic_initial initial;
 	struct guard_scratch *scratch;
 	enum guard_reason reason;
 	__u32 zero = 0;
 
-	if (has_issued_id(ctx, packet, first->payload + sizeof(struct quic_long), first->id_length))
+	if (has_issued_id(ctx, packet, payload + sizeof(struct quic_long), id_length))
 		return 0;
-	reason = parse_initial(ctx, first->payload, first->id_length, &initial);
+	reason = parse_initial(ctx, payload, id_length, &initial);
 	if (reason)
 		return reason;
 	if (initial.token_length == TOKEN_LENGTH) {

@@ -97,7 +97,7 @@ static __always_inline __u32 read_headers(struct xdp_md *ctx, const struct guard
 		return 0;
 	length = tcp.doff * 4;
 	if (length < sizeof(tcp) || length > 60 ||
-	    bpf_xdp_load_bytes(ctx, transport, scratch->transport, length) ||
+	    bpf_xdp_load_bytes(ctx, transport, scratch->transport, bounded(length, 64)) ||
 	    bpf_xdp_load_bytes(ctx, packet->network, scratch->network, sizeof(struct iphdr)))
 		return 0;
 	if (!packet->ipv4 && bpf_xdp_load_bytes(ctx, packet->network, scratch->network, sizeof(struct ipv6hdr)))
@@ -146,7 +146,7 @@ static __always_inline enum guard_reason answer_syn(struct xdp_md *ctx, const st
 	if (socket->state == BPF_TCP_LISTEN)
 		cookie = bpf_tcp_gen_syncookie(socket, scratch->network,
 					       packet->ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr),
-					       (void *)scratch->transport, length);
+					       (void *)scratch->transport, bounded(length, 64));
 	bpf_sk_release(socket);
 	if (cookie < 0)
 		return 0;
@@ -174,7 +174,7 @@ static __always_inline enum guard_reason check_ack(struct xdp_md *ctx, const str
 				wrong = bpf_tcp_check_syncookie(
 					socket, scratch->network,
 					packet->ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr),
-					(void *)scratch->transport, length);
+					(void *)scratch->transport, bounded(length, 64));
 		}
 	}
 	bpf_sk_release(socket);

@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.balance import ADMIN, PORT, VIP, VIP6, Balancer, Client, Network, wait_until
+from harness.balance import ADMIN, INTERFACE, PORT, VIP, VIP6, Balancer, Client, Network, wait_until
 from harness.namespace import run_inside
 from harness.paths import LIMIT
 from harness.tunnels import INNER_IPV4, INNER_IPV6, Outer, ProcessEnd, address_of, balancers_address
 
 Made = Callable[..., Balancer]
-UPLOAD = PORT + 1
+UPLOAD, CHECKED = PORT + 1, PORT + 2
 KINDS = [(kind, to) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM) for to in (VIP, VIP6)]
 METHODS = pytest.mark.parametrize("method", ["ipip", "gue"])
 OUTERS = pytest.mark.parametrize("outer", [4, 6], ids=["over-ipv4", "over-ipv6"])
@@ -23,9 +23,17 @@ OUTERS = pytest.mark.parametrize("outer", [4, 6], ids=["over-ipv4", "over-ipv6"]
 def ends(network: Network) -> Iterator[dict[str, ProcessEnd]]:
     """Where tunnels end on each node."""
     made = {name: ProcessEnd(network, name) for name in network.nodes}
+    listeners = [run_inside(network.namespace(name), listen) for name in network.nodes]
     yield made
+    for listener in listeners:
+        listener.close()
     for end in made.values():
         end.close()
+
+
+def listen() -> socket.socket:
+    """Takes connections at the node's own addresses: the kernel answers for as long as its queue has room."""
+    return socket.create_server(("::", CHECKED), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
 
 
 def text(network: Network, method: str, outer: int, names: list[str]) -> str:
@@ -33,6 +41,7 @@ def text(network: Network, method: str, outer: int, names: list[str]) -> str:
     lines = ADMIN
     for name, protocol, port in (("tcp", "tcp", PORT), ("udp", "udp", PORT), ("upload", "tcp", UPLOAD)):
         lines += f'[[service]]\nname = "{name}"\nprotocol = "{protocol}"\nlisten = ["{VIP}:{port}", "[{VIP6}]:{port}"]\n'
+        lines += f'[service.check]\nkind = "tcp"\nport = {CHECKED}\ninterval = "300ms"\ntimeout = "20s"\nfall = 3\n'
         for node in names:
             lines += f'[[service.node]]\naddress = "{address_of(network, node, outer)}"\nmethod = "{method}"\n'
     return lines
@@ -107,6 +116,10 @@ def test_flows_reach_their_nodes_by_tunnels(network: Network, make_balancer: Mad
     told = json.loads(balancer.admin("/services"))["services"][2]
     assert told["answered_too_big"] > 0, "a full packet has no room for an outer header"
     assert set(told["dropped_by_reason"].values()) == {0}, told
+    for name in network.nodes:
+        asked = lambda name=name: balancer.nodes(0)[address_of(network, name, outer)]["checks"]  # noqa: E731
+        wait_until(lambda asked=asked: asked()[0] >= 2, f"{name} is never asked")
+        assert asked()[1] == 0, balancer.log()
     for server in digests:
         server.stop()
     check_outer(network, ends, method, outer)
@@ -117,8 +130,7 @@ def check_outer(network: Network, ends: dict[str, ProcessEnd], method: str, oute
     seen: set[Outer] = set()
     for end in ends.values():
         seen |= end.seen
-    # Over IPv6 the kernel prefers the service's address as a source.
-    assert {one.source for one in seen} <= {balancers_address(network, outer), VIP6}
+    assert {one.source for one in seen} == {balancers_address(network, outer)}
     assert {(one.method, one.inner) for one in seen} == {(method, INNER_IPV4), (method, INNER_IPV6)}
     if method == "gue":
         ports = {one.port for one in seen}
@@ -148,3 +160,21 @@ def test_a_node_behind_a_tunnel_that_goes_and_comes_back(network: Network, make_
     balancer.reload(text(network, method, 4, network.nodes))
     assert [client.ask() for client in udp] == now, "what has moved stays"
     wait_until(lambda: Client(network).ask() == "n1", "n1 never gets a new connection")
+
+
+def test_a_tunnel_without_an_address_that_is_no_services(network: Network, make_balancer: Made, ends: dict[str, ProcessEnd]) -> None:
+    """Nodes take nothing that comes from an address of their own: nothing is sent, and why is said until there is an address."""
+    node, own = address_of(network, "n1", 6), f"{balancers_address(network, 6)}/64"
+    # What the address brings would go with it.
+    network.ip("lb", "-6", "route", "add", "fd77::/64", "dev", INTERFACE, "metric", "10")
+    balancer = make_balancer(text(network, "ipip", 6, ["n1"]))
+    assert Client(network, socket.SOCK_DGRAM).ask() == "n1"
+    network.ip("lb", "address", "del", own, "dev", INTERFACE)
+    wait_until(lambda: "no address of this host" in (balancer.nodes(0)[node]["problem"] or ""), "nothing is wrong")
+    # The slower of its two voices: checks are given their source once per second.
+    wait_until(lambda: balancer.nodes(0)[node]["state"] == "down", "checks come from a service's address")
+    network.ip("lb", "address", "add", own, "dev", INTERFACE, "nodad")
+    wait_until(lambda: balancer.nodes(0)[node]["problem"] is None, "it stays wrong")
+    wait_until(lambda: balancer.nodes(0)[node]["state"] == "up", "it stays down")
+    assert Client(network, socket.SOCK_DGRAM).ask() == "n1"
+    assert {one.source for one in ends["n1"].seen} == {balancers_address(network, 6)}

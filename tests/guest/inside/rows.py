@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,9 @@ class Program(Daemon):
         """The most that the verifier looked at for a program that it holds; 0 where the kernel does not say (before 5.16)."""
         found = [0]
         for path in Path(f"/proc/{self.process.pid}/fdinfo").iterdir():
-            found += [int(number) for number in re.findall(r"^verified_insns:\s*(\d+)$", path.read_text(), re.MULTILINE)]
+            # Descriptors come and go meanwhile.
+            with suppress(FileNotFoundError):
+                found += [int(number) for number in re.findall(r"^verified_insns:\s*(\d+)$", path.read_text(), re.MULTILINE)]
         return max(found)
 
 

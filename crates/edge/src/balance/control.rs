@@ -88,6 +88,8 @@ pub struct Balancer {
     existing: Existing,
     counted: Option<Instant>,
     kept: Instant,
+    /// The generation of links and addresses by which nodes are asked.
+    checked: u64,
 }
 
 impl Balancer {
@@ -113,6 +115,7 @@ impl Balancer {
             existing,
             counted: None,
             kept: Instant::now(),
+            checked: 0,
         };
         for name in names {
             balancer.restore(name);
@@ -155,6 +158,7 @@ impl Balancer {
             }
         }
         self.config = config;
+        self.paths.avoid(listeners(self.config.services.iter()).into_iter().map(|(at, _)| at.ip()).collect());
         self.check();
         for name in self.active.iter().flat_map(Active::names) {
             self.program.remember(&name)?;
@@ -207,6 +211,9 @@ impl Balancer {
             return Ok(());
         }
         self.kept = Instant::now();
+        if self.paths.snapshot().generation() != self.checked {
+            self.check();
+        }
         if let Some(interfaces) = &mut self.interfaces {
             interfaces.upkeep(&self.program);
         }
@@ -289,15 +296,17 @@ impl Balancer {
         Ok(Active { service: service.clone(), slot, before, members, ring, has_ring })
     }
 
-    /// Asks nodes as the configuration says.
+    /// Asks nodes as the configuration says, from addresses that are there now.
     fn check(&mut self) {
+        self.checked = self.paths.snapshot().generation();
         let mut targets = HashMap::new();
         for active in &self.active {
             let Some(check) = &active.service.check else { continue };
             for member in &active.members {
                 let port = check.port.unwrap_or(active.service.listen[0].port());
                 let address = SocketAddr::new(member.node.address, port);
-                let target = Target { address, check: check.clone() };
+                let source = self.paths.source_of_checks(member.node.address);
+                let target = Target { address, source, check: check.clone() };
                 targets.insert(member.slot.number, (target, member.slot.generation));
             }
         }
@@ -352,13 +361,14 @@ impl Balancer {
 
     /// What the program should know of the nodes of a service.
     fn nodes(&mut self, index: usize) -> Vec<BalanceNode> {
-        let active = &self.active[index];
-        let wanted = |member: &Member| {
+        let Active { service, members, .. } = &mut self.active[index];
+        let wanted = |member: &mut Member| {
             let up = self.checker.health(member.slot.number).is_none_or(|health| health.up);
             let path = self.paths.to(member.node.address);
-            member.wanted(active.service.scheduler, up, path)
+            member.look_at(path.as_ref());
+            member.wanted(service.scheduler, up, path)
         };
-        active.members.iter().map(wanted).collect()
+        members.iter_mut().map(wanted).collect()
     }
 
     fn stop_listening(&mut self, config: &Config) -> Result<(), Error> {

@@ -11,11 +11,11 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -29,11 +29,28 @@ mod quic;
 /// Questions under way: they share a thread, and a handshake takes a millisecond of it.
 const AT_ONCE: usize = 64;
 
+/// What checks come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// What the kernel chooses.
+    Kernel,
+    /// This address.
+    Address(IpAddr),
+    /// Nothing: this host has no address that is not a service's, and nodes keep what they answer to those.
+    Missing,
+}
+
+/// What is wrong where [`Source::Missing`] is the source.
+pub(super) const NO_SOURCE: &str =
+    "no address of this host to send from: all are services'; give the interface one of its own";
+
 /// What is asked of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Where.
     pub address: SocketAddr,
+    /// From where.
+    pub source: Source,
     /// What, and how often.
     pub check: Check,
 }
@@ -197,6 +214,9 @@ fn part(time: Duration, chance: u64, hundredths: std::ops::RangeInclusive<u32>) 
 
 /// Asks once.
 async fn answer(target: &Target) -> Result<(), String> {
+    if target.source == Source::Missing {
+        return Err(NO_SOURCE.to_owned());
+    }
     match timeout(target.check.timeout, ask(target)).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
@@ -205,11 +225,21 @@ async fn answer(target: &Target) -> Result<(), String> {
 
 async fn ask(target: &Target) -> io::Result<()> {
     match target.check.kind {
-        CheckKind::Tcp => TcpStream::connect(target.address).await.map(drop),
+        CheckKind::Tcp => connect(target).await.map(drop),
         CheckKind::Http => http::ask(target).await,
-        CheckKind::Quic => quic::negotiate(target.address).await,
+        CheckKind::Quic => quic::negotiate(target).await,
         CheckKind::QuicHandshake | CheckKind::Http3 => quic::connect(target).await,
     }
+}
+
+async fn connect(target: &Target) -> io::Result<TcpStream> {
+    let socket = if target.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    if let Source::Address(source) = target.source {
+        // Else ports that wait for the end of earlier checks (TIME_WAIT) run out where there are many nodes.
+        socket.set_reuseaddr(true)?;
+        socket.bind((source, 0).into())?;
+    }
+    socket.connect(target.address).await
 }
 
 /// A number that nobody foresees; no secret depends on it.
@@ -284,9 +314,21 @@ mod tests {
             assert!(request[..length].starts_with(start.as_bytes()));
             stream.write_all(answer.as_bytes()).unwrap();
         });
-        let result = asked(Target { address, check });
+        let result = asked(Target { address, source: Source::Kernel, check });
         server.join().unwrap();
         result
+    }
+
+    #[test]
+    fn questions_come_from_the_source_that_was_chosen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let source = "127.0.0.7".parse().unwrap();
+        let check = check(CheckKind::Tcp);
+        assert_eq!(asked(Target { address, source: Source::Address(source), check: check.clone() }), Ok(()));
+        assert_eq!(listener.accept().unwrap().1.ip(), source);
+        let problem = asked(Target { address, source: Source::Missing, check }).unwrap_err();
+        assert_eq!(problem, NO_SOURCE);
     }
 
     #[test]

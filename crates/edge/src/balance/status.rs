@@ -22,7 +22,7 @@ pub struct NodeStatus {
     pub ring: u32,
     /// The interface that leads to it; absent while the way is not known.
     pub interface: Option<String>,
-    /// Why the last check failed.
+    /// Why the last check failed, or why nothing can be sent to it.
     pub problem: Option<String>,
     /// Checks made, and how many failed; absent without checks.
     pub checks: Option<(u64, u64)>,

@@ -7,8 +7,9 @@ use expressway_xbpf::{Balance, BalanceMethod, BalanceName, BalanceNode, BalanceS
 
 use super::Error;
 use crate::balance::config::{Method, Node, Scheduler, Service};
+use crate::balance::health::NO_SOURCE;
 use crate::balance::maglev::{self, Share};
-use crate::balance::paths::NodePath;
+use crate::balance::paths::{NodePath, unspecified};
 use crate::balance::slots::Slot;
 
 /// What one flow adds to the load of a node with weight 1.
@@ -25,6 +26,8 @@ pub(super) struct Member {
     pub(super) drained: bool,
     /// What the slot had counted when the node got it.
     pub(super) before: BalanceTraffic,
+    /// Its tunnel has no source: [`NodePath::source`].
+    pub(super) no_source: bool,
     /// As last written.
     pub(super) written: Option<BalanceNode>,
     /// The program has added to its load since, or may have.
@@ -43,6 +46,7 @@ impl Member {
             slot,
             drained: false,
             before,
+            no_source: false,
             written: None,
             stale: false,
             flows: 0,
@@ -77,13 +81,30 @@ impl Member {
             ..last.unwrap_or_else(|| absent(self.slot))
         };
         if let Some(path) = path {
-            node.source = path.source;
-            node.ifindex = path.ifindex;
+            // Without a source nothing is sent by a tunnel.
+            node.ifindex = if self.lacks_source(&path) { 0 } else { path.ifindex };
+            node.source = path.source.unwrap_or(unspecified(address));
             node.destination_mac = path.destination_mac;
             node.source_mac = path.source_mac;
             node.mtu = path.mtu;
         }
         node
+    }
+
+    fn lacks_source(&self, path: &NodePath) -> bool {
+        path.source.is_none() && self.node.method != Method::L2
+    }
+
+    /// Notes whether its tunnel has a source, and says so when that changes.
+    pub(super) fn look_at(&mut self, path: Option<&NodePath>) {
+        let Some(path) = path else { return };
+        let lacks = self.lacks_source(path);
+        if lacks && !self.no_source {
+            tracing::warn!(node = %self.node.address, problem = NO_SOURCE, "nothing can be sent to the node by its tunnel");
+        } else if self.no_source && !lacks {
+            tracing::info!(node = %self.node.address, "the node's tunnel has a source");
+        }
+        self.no_source = lacks;
     }
 
     /// Writes it, if the program may know otherwise.
@@ -215,6 +236,15 @@ mod tests {
         member.drained = true;
         let kept = member.wanted(Scheduler::Maglev, true, None);
         assert_eq!((kept.state, kept.ifindex), (BalanceState::Draining, 3), "the last path that was known");
+        let path = |source: Option<std::net::IpAddr>| {
+            Some(NodePath { source, ifindex: 4, destination_mac: [1; 6], source_mac: [2; 6], mtu: 1500 })
+        };
+        assert_eq!(member.wanted(Scheduler::Maglev, true, path(None)).ifindex, 4, "needs no source");
+        member.node.method = Method::Gue;
+        assert_eq!(member.wanted(Scheduler::Maglev, true, path(None)).ifindex, 0, "a tunnel does");
+        let source = Some([192, 0, 2, 9].into());
+        let told = member.wanted(Scheduler::Maglev, true, path(source));
+        assert_eq!((told.ifindex, Some(told.source)), (4, source));
         member.node.address = [192, 0, 2, 2].into();
         assert_eq!(member.wanted(Scheduler::Maglev, true, None).ifindex, 0, "another node's path is not its");
     }

@@ -4,6 +4,7 @@ use expressway_xbpf::BalanceState;
 
 use super::member::{Active, Member};
 use super::{Balancer, Error};
+use crate::balance::health::NO_SOURCE;
 use crate::balance::status::{NodeStatus, ServiceStatus, Status};
 
 impl Balancer {
@@ -49,7 +50,10 @@ impl Balancer {
             method: member.node.method.to_string(),
             ring: member.ring,
             interface: link.map(|link| link.name.clone()),
-            problem: health.as_ref().and_then(|health| health.problem.clone()),
+            problem: match member.no_source {
+                true => Some(NO_SOURCE.to_owned()),
+                false => health.as_ref().and_then(|health| health.problem.clone()),
+            },
             checks: health.map(|health| (health.asked, health.failed)),
             flows: member.flows,
             traffic: self.program.node_traffic(member.slot.number)?.since(&member.before),

@@ -5,8 +5,8 @@ use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Target;
 use super::answer::{accept_body, accept_status};
+use super::{Target, connect};
 
 /// The longest head of a response.
 const HEAD: usize = 16 << 10;
@@ -14,7 +14,7 @@ const HEAD: usize = 16 << 10;
 /// Asks for the check's path.
 pub(super) async fn ask(target: &Target) -> io::Result<()> {
     let check = &target.check;
-    let mut stream = TcpStream::connect(target.address).await?;
+    let mut stream = connect(target).await?;
     let host = check.host.clone().unwrap_or_else(|| target.address.to_string());
     // A body has no chunks in HTTP/1.0 (RFC 9112, section 6.1), so that it begins as the file does.
     let version = if check.body.is_empty() { "1.1" } else { "1.0" };

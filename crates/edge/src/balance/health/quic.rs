@@ -12,7 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::answer::{accept_body, accept_status};
-use super::{Target, random};
+use super::{Source, Target, random};
 use crate::balance::config::CheckKind;
 
 /// A version that no server has: of the form that is reserved to provoke negotiation (RFC 9000, section 15).
@@ -24,16 +24,20 @@ const WINDOW: u64 = 64 << 10;
 /// H3_NO_ERROR (RFC 9114, section 8.1).
 const NO_ERROR: u64 = 0x100;
 
-async fn open(address: SocketAddr) -> io::Result<UdpSocket> {
-    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(address).await?;
+async fn open(target: &Target) -> io::Result<UdpSocket> {
+    let source: IpAddr = match (target.source, target.address) {
+        (Source::Address(source), _) => source,
+        (_, SocketAddr::V4(_)) => [0; 4].into(),
+        (_, SocketAddr::V6(_)) => [0; 16].into(),
+    };
+    let socket = UdpSocket::bind((source, 0)).await?;
+    socket.connect(target.address).await?;
     Ok(socket)
 }
 
 /// Asks for the versions that the node has.
-pub(super) async fn negotiate(address: SocketAddr) -> io::Result<()> {
-    let socket = open(address).await?;
+pub(super) async fn negotiate(target: &Target) -> io::Result<()> {
+    let socket = open(target).await?;
     let ids = random().to_be_bytes();
     // A server need not answer less (RFC 9000, section 14.1).
     let mut packet = vec![0; 1200];
@@ -67,7 +71,7 @@ fn is_negotiation(answer: &[u8], packet: &[u8]) -> bool {
 
 /// Connects, and makes a request if the check is `http3`.
 pub(super) async fn connect(target: &Target) -> io::Result<()> {
-    let socket = open(target.address).await?;
+    let socket = open(target).await?;
     let local = socket.local_addr()?;
     let connection = begin(target, local).map_err(failed)?;
     let mut session = ProbeSession { target, local, connection, http: None, body: Vec::new() };
@@ -261,7 +265,7 @@ mod tests {
                 server.send_to(&answer, from).unwrap();
             }
         });
-        let target = Target { address, check: check(CheckKind::Quic) };
+        let target = Target { address, source: Source::Kernel, check: check(CheckKind::Quic) };
         assert_eq!(asked(target.clone()), Ok(()));
         assert!(asked(target).is_err());
         thread.join().unwrap();
@@ -284,7 +288,7 @@ mod tests {
         });
         let mut check = check(CheckKind::QuicHandshake);
         check.timeout = Duration::from_millis(500);
-        let problem = asked(Target { address, check }).unwrap_err();
+        let problem = asked(Target { address, source: Source::Kernel, check }).unwrap_err();
         assert_eq!(problem, "no answer in time");
         thread.join().unwrap();
     }
