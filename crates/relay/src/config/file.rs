@@ -14,6 +14,7 @@ use super::moq::MoqTable;
 use super::srtp::SrtpTable;
 use super::webrtc::WebRtcTable;
 use super::{Codec, Config, Data, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp, SlowData};
+use crate::moq::wire::MAX_PATH;
 
 impl Payload {
     const NAMES: [(&'static str, Self); 2] = [("rtp", Self::Rtp), ("any", Self::Any)];
@@ -75,6 +76,7 @@ struct RoomTable {
     whep: Option<Spanned<bool>>,
     players: Option<Spanned<usize>>,
     moq: Option<Spanned<bool>>,
+    moq_broadcast: Option<Spanned<String>>,
     #[serde(default)]
     data: Data,
     #[serde(default)]
@@ -256,7 +258,8 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     if let Some(table) = table.srtp.as_ref().filter(|_| table.payload == Payload::Any || input.is_none()) {
         return Err((table.span(), "`srtp` needs `rtp_in`, and `payload = \"rtp\"`".into()));
     }
-    let codecs = codecs(table, whip || whep)?;
+    let moq_broadcast = moq_broadcast(table, input.is_some() || whip, moq)?;
+    let codecs = codecs(table, whip || whep || moq_broadcast.is_some())?;
     Ok(Room {
         name: name.clone(),
         input,
@@ -276,11 +279,28 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         whep,
         players,
         moq,
+        moq_broadcast,
         data: table.data,
         slow_data: table.slow_data,
         srtp,
         outputs,
     })
+}
+
+/// The path of the broadcast that a room's RTP becomes, without slashes around it.
+fn moq_broadcast(table: &RoomTable, has_input: bool, moq: bool) -> Result<Option<String>, Problem> {
+    let Some(path) = &table.moq_broadcast else { return Ok(None) };
+    let is_path = |path: &str| {
+        (1..=MAX_PATH).contains(&path.len()) && path.split('/').all(|segment| !segment.is_empty())
+    };
+    let problem = match path.get_ref() {
+        _ if !moq => "it is for sessions of Media over QUIC: set `moq = true`",
+        _ if table.payload == Payload::Any => "it needs `payload = \"rtp\"`",
+        _ if !has_input => "it is made of RTP or WebRTC: set `rtp_in` or `whip`",
+        path if !is_path(path) => "give a path of 1 to 512 bytes, such as \"studio.hang\"",
+        path => return Ok(Some(path.clone())),
+    };
+    Err((path.span(), problem.into()))
 }
 
 /// An address with a port that is not 0, no wildcard, and a port behind it for RTCP.
@@ -363,11 +383,11 @@ fn payload_types(table: &Spanned<BTreeMap<String, u8>>) -> Result<Vec<(u8, u8)>,
     table.get_ref().iter().map(pair).collect()
 }
 
-/// What is in `codecs`, or else the usual ones; none of a room without WebRTC.
-fn codecs(table: &RoomTable, is_webrtc: bool) -> Result<Box<[Option<Codec>; 128]>, Problem> {
+/// What is in `codecs`, or else the usual ones; none of a room that does not look at them.
+fn codecs(table: &RoomTable, looks: bool) -> Result<Box<[Option<Codec>; 128]>, Problem> {
     let mut codecs = Box::new([None; 128]);
     let Some(named) = &table.codecs else {
-        let usual = Codec::DEFAULTS.iter().filter(|_| is_webrtc);
+        let usual = Codec::DEFAULTS.iter().filter(|_| looks);
         usual.for_each(|(payload_type, codec)| codecs[*payload_type] = Some(*codec));
         return Ok(codecs);
     };
