@@ -3,9 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use rtp_types::RtpPacket;
+
 use super::lane::Arrived;
-use super::{Bridge, Standing, catalog, info, priority};
+use super::{Bridge, catalog, info, place, priority};
 use crate::config::{Codec, Kind};
+use crate::moq::local::Standing;
 use crate::rtp::Room;
 use crate::webrtc::{begins_keyframe, layers};
 
@@ -15,42 +18,48 @@ const SILENT: Duration = Duration::from_secs(1);
 const BETTER: u64 = 120;
 
 impl Bridge {
-    /// A packet of a stream beside that of its lane.
-    pub(super) fn take_other(&mut self, room: &mut Room, arrived: Arrived, codec: Codec, now: Instant) {
-        self.counters.other_streams += 1;
-        let candidate = self.candidate;
-        let Some(lane) = self.lane(codec.kind()).as_mut().filter(|lane| lane.codec() == codec) else {
-            return;
-        };
-        let streams = room.streams();
-        let before = streams.get(usize::from(lane.stream));
-        let is_silent = before.is_none_or(|before| now.saturating_duration_since(before.last) >= SILENT);
-        let begins = candidate == Some(arrived.stream)
-            && room
-                .history()
-                .at(arrived.position)
-                .and_then(|kept| rtp_types::RtpPacket::parse(kept.bytes).ok())
-                .is_some_and(|packet| begins_keyframe(codec, packet.payload()));
-        if !is_silent && !begins {
-            return;
-        }
+    /// A packet of a stream beside that of its lane. False: that is silent and of another codec, so that all begins anew.
+    pub(super) fn take_other(
+        &mut self,
+        room: &mut Room,
+        arrived: Arrived,
+        codec: Codec,
+        now: Instant,
+    ) -> bool {
+        let Some(lane) = &mut self.lanes[place(codec.kind())] else { return false };
         let former = lane.stream;
+        let before = room.streams().get(usize::from(former));
+        let is_silent = before.is_none_or(|before| now.saturating_duration_since(before.last) >= SILENT);
+        if lane.codec() != codec && is_silent {
+            self.end(room);
+            return false;
+        }
+        let kept = room.history().at(arrived.position);
+        let begins = self.candidate == Some(arrived.stream)
+            && kept
+                .and_then(|kept| RtpPacket::parse(kept.bytes).ok())
+                .is_some_and(|packet| begins_keyframe(codec, packet.payload()));
+        if lane.codec() != codec || !(is_silent || begins) {
+            self.counters.other_streams += 1;
+            return true;
+        }
         lane.change(arrived, now);
         if codec.kind() == Kind::Video {
             self.candidate = None;
         }
         room.watch([former].into_iter(), [arrived.stream].into_iter());
+        true
     }
 
     /// Now and then: another may publish the same broadcast, and a better layer may be there.
     pub(super) fn look_around(&mut self, room: &mut Room, now: Instant) {
         self.follow_standing(now);
         let layers = layers(room, Kind::Video, now);
-        let present =
-            self.video.as_ref().and_then(|lane| layers.iter().find(|layer| layer.number == lane.stream));
+        let lane = self.lanes[place(Kind::Video)].as_ref();
+        let present = lane.and_then(|lane| layers.iter().find(|layer| layer.number == lane.stream));
         let least = present.map_or(0, |present| present.rate * BETTER / 100);
         let best = layers.last().filter(|best| best.rate >= least).map(|best| best.number);
-        self.candidate = match (&self.video, best) {
+        self.candidate = match (lane, best) {
             (Some(lane), Some(best)) if best != lane.stream => {
                 let codec = room.streams().get(usize::from(best)).map(|stream| stream.payload_type);
                 let codec = codec.and_then(|number| room.config().codecs[usize::from(number)]);
@@ -72,7 +81,7 @@ impl Bridge {
         }
         one.is_taken = standing == Standing::Taken;
         one.catalog = None;
-        for lane in [&mut self.video, &mut self.audio].into_iter().flatten() {
+        for lane in self.lanes.iter_mut().flatten() {
             lane.detach();
             if standing == Standing::Again && lane.decoding.is_some() {
                 lane.track = one.broadcast.track(catalog::track(lane.kind()), info(priority(lane.kind())));

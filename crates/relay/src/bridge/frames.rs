@@ -103,6 +103,15 @@ impl Assembler {
     /// Packets before the next are missing.
     pub fn lose(&mut self) {
         self.has_lost = true;
+        if let Some(open) = &mut self.open {
+            open.fault.get_or_insert(Fault::Lost);
+            open.octets = Vec::new();
+        }
+    }
+
+    /// A frame has begun that has not ended.
+    pub fn is_within(&self) -> bool {
+        self.open.is_some()
     }
 
     /// Takes the next packet, and gives frames that it ends, or why there is none: the one before, if that had no marker, and its own.
@@ -203,3 +212,6 @@ impl Assembler {
 pub fn is_bridged(codec: Codec) -> bool {
     matches!(codec, Codec::H264 | Codec::Vp8 | Codec::Opus)
 }
+
+#[cfg(test)]
+mod tests;

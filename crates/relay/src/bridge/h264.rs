@@ -17,6 +17,7 @@ const FORBIDDEN: u8 = 0x80;
 
 const SLICE: u8 = 1;
 const IDR: u8 = 5;
+const SEI: u8 = 6;
 const SPS: u8 = 7;
 const PPS: u8 = 8;
 const DELIMITER: u8 = 9;
@@ -59,10 +60,10 @@ pub(super) struct Parameters {
     profile: Option<[u8; 3]>,
 }
 
-/// Whether a packet is certainly the first of an access unit: it begins with a delimiter or parameters of the sequence
-/// (ITU-T H.264, section 7.4.1.2.3).
+/// Whether a packet is the first of an access unit, as far as pictures go: it begins with what stands in front of them
+/// (ITU-T H.264, section 7.4.1.2.3). Parameter sets that may have been lost before it are those that there were.
 pub(super) fn begins(payload: &[u8]) -> bool {
-    let is_first = |octet: &u8| matches!(octet & TYPE, DELIMITER | SPS);
+    let is_first = |octet: &u8| (SEI..=DELIMITER).contains(&(octet & TYPE));
     match payload {
         [first, _, _, inner, ..] if first & TYPE == STAP_A => is_first(inner),
         [first, ..] => is_first(first),
@@ -250,7 +251,14 @@ mod tests {
         assert_eq!(parameters.codec().as_deref(), Some("avc3.64001f"));
         let (unit, ..) = added(&[&[0x41, 1]]).unwrap();
         assert!(unit.has_picture && !unit.is_key);
-        assert!(begins(&aggregate) && begins(S) && begins(&[0x09, 0xf0]) && !begins(&[0x65]) && !begins(&[]));
+        assert!(
+            begins(&aggregate)
+                && begins(S)
+                && begins(&[0x09, 0xf0])
+                && begins(&[0x06, 5])
+                && !begins(&[0x65])
+                && !begins(&[])
+        );
     }
 
     #[test]

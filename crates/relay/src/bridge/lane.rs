@@ -35,6 +35,8 @@ pub(super) struct Lane {
     pub(super) decoding: Option<Decoding>,
     /// Where they go, once there is a broadcast.
     pub(super) track: Option<LocalTrack>,
+    /// Packets are missing between two frames.
+    has_gap: bool,
     /// Frames are of no use before the next key frame.
     needs_key: bool,
     /// When to ask for one.
@@ -72,6 +74,7 @@ impl Lane {
             clock: None,
             decoding: None,
             track: None,
+            has_gap: false,
             needs_key: true,
             ask_at: now,
         })
@@ -83,6 +86,7 @@ impl Lane {
         self.ssrc = arrived.ssrc;
         self.order = Order::new(arrived.sequence, arrived.position, now);
         self.clock = None;
+        self.has_gap = false;
         self.lose(now);
         self.assembler.lose();
     }
@@ -113,7 +117,13 @@ impl Lane {
         let patience = if room.can_ask_publisher() { REPAIRED } else { REORDERED };
         match self.order.next(|sequence| stream.find(sequence, history), patience, now) {
             Next::Wait => None,
-            Next::Lost => {
+            Next::Lost(count) => {
+                // What refers to a frame that is lost as a whole is of no use either.
+                match self.kind() {
+                    Kind::Audio => counters.frames_lost += u64::from(count),
+                    Kind::Video => self.has_gap = !self.assembler.is_within(),
+                }
+                self.lose(now);
                 self.assembler.lose();
                 Some([None, None])
             }
@@ -145,7 +155,13 @@ impl Lane {
         counters: &mut BridgeCounters,
         now: Instant,
     ) -> Option<Timed> {
+        let has_gap = std::mem::take(&mut self.has_gap);
         let frame = match made {
+            // There was one between, at least.
+            Ok(frame) if has_gap => {
+                counters.frames_lost += 1;
+                frame
+            }
             Ok(frame) => frame,
             Err(fault) => {
                 match fault {

@@ -32,12 +32,13 @@ use std::time::{Duration, Instant};
 
 use crate::config::Kind;
 use crate::moq;
-use crate::moq::local::{HEAD, LocalBroadcast, LocalTrack, Standing};
+use crate::moq::local::{HEAD, LocalBroadcast, LocalTrack};
 use crate::moq::wire::TrackInfo;
 use crate::rtp::Room;
 use crate::rtp::header::Header;
 use crate::rtp::history::Position;
 use crate::status::{BridgeCounters, BridgeGauges};
+use frames::{Fault, Frame, is_bridged};
 use lane::{Arrived, Lane};
 
 /// How long a broadcast waits to be announced for the first frame of a lane that it has, so that its first catalog names both; and
@@ -58,6 +59,14 @@ fn info(priority: u8) -> TrackInfo {
 
 const CATALOG_PRIORITY: u8 = 100;
 
+/// Where the lane of a kind is.
+fn place(kind: Kind) -> usize {
+    match kind {
+        Kind::Video => 0,
+        Kind::Audio => 1,
+    }
+}
+
 fn priority(kind: Kind) -> u8 {
     match kind {
         Kind::Audio => 80,
@@ -77,8 +86,8 @@ pub struct Bridge {
     publishers: u64,
     /// When frames' times begin: at the publisher's first packet.
     epoch: Instant,
-    video: Option<Lane>,
-    audio: Option<Lane>,
+    /// By kind, as [`place`] says.
+    lanes: [Option<Lane>; 2],
     /// A stream that the video lane is to change to, at a key frame.
     candidate: Option<u8>,
     broadcast: Option<Announced>,
@@ -108,8 +117,7 @@ impl Bridge {
             cursor: 0,
             publishers: 0,
             epoch: now,
-            video: None,
-            audio: None,
+            lanes: [None, None],
             candidate: None,
             broadcast: None,
             not_before: now,
@@ -148,7 +156,7 @@ impl Bridge {
         if self.is_taken() {
             return;
         }
-        if let Some(lane) = &mut self.video
+        if let Some(lane) = &mut self.lanes[place(Kind::Video)]
             && lane.poll_key(now)
         {
             self.counters.keyframes_wanted += 1;
@@ -166,18 +174,11 @@ impl Bridge {
         self.broadcast.as_ref().is_some_and(|one| one.is_taken)
     }
 
-    fn lane(&mut self, kind: Kind) -> &mut Option<Lane> {
-        match kind {
-            Kind::Video => &mut self.video,
-            Kind::Audio => &mut self.audio,
-        }
-    }
-
     /// The publisher is gone, and with it the broadcast.
     fn end(&mut self, room: &mut Room) {
         self.candidate = None;
         // Their tracks are complete, before there is no broadcast.
-        for lane in [self.video.take(), self.audio.take()].into_iter().flatten() {
+        for lane in self.lanes.iter_mut().filter_map(Option::take) {
             room.watch([lane.stream].into_iter(), std::iter::empty());
         }
         self.broadcast = None;
@@ -190,63 +191,43 @@ impl Bridge {
         let stream = kept.mapping.stream;
         let arrived = Arrived { stream, ssrc: header.ssrc, sequence: header.sequence, position };
         let codec = room.config().codecs[usize::from(header.payload_type)];
-        let own = [&mut self.video, &mut self.audio];
-        let own = own.into_iter().flatten().find(|lane| lane.stream == stream);
+        let own = self.lanes.iter_mut().flatten().find(|lane| lane.stream == stream);
         // A payload of another codec on the same stream takes a number there, at least.
-        let is_changed =
-            |lane: &Lane| codec.is_some_and(|codec| codec != lane.codec() && frames::is_bridged(codec));
+        let is_changed = |lane: &Lane| codec.is_some_and(|codec| codec != lane.codec() && is_bridged(codec));
         match own {
             Some(lane) if is_changed(lane) => self.end(room),
             Some(lane) if lane.ssrc != header.ssrc => return lane.change(arrived, now),
             Some(lane) => return lane.note(arrived, &mut self.counters, now),
             None => {}
         }
-        let Some(codec) = codec.filter(|codec| frames::is_bridged(*codec)) else {
+        let Some(codec) = codec.filter(|codec| is_bridged(*codec)) else {
             self.counters.dropped_codec += 1;
             return;
         };
-        if self.lane(codec.kind()).is_some() {
-            return self.take_other(room, arrived, codec, now);
+        if self.lanes[place(codec.kind())].is_some() && self.take_other(room, arrived, codec, now) {
+            return;
         }
         let longest = usize::try_from(self.moq.limits.frame).unwrap_or(usize::MAX) - HEAD;
-        *self.lane(codec.kind()) = Lane::new(codec, arrived, longest, now);
+        self.lanes[place(codec.kind())] = Lane::new(codec, arrived, longest, now);
         room.watch(std::iter::empty(), [stream].into_iter());
     }
 
     /// Goes on with a lane as far as there are packets.
     fn advance(&mut self, room: &Room, kind: Kind, now: Instant) {
-        loop {
-            let epoch = self.epoch;
-            let Self { video, audio, counters, .. } = self;
-            let lane = match kind {
-                Kind::Video => video,
-                Kind::Audio => audio,
-            };
-            let Some(made) = lane.as_mut().and_then(|lane| lane.next(room, counters, now)) else { return };
-            for made in made.into_iter().flatten() {
-                self.publish(made, (room, epoch), kind, now);
-            }
+        while let Some(lane) = &mut self.lanes[place(kind)]
+            && let Some(made) = lane.next(room, &mut self.counters, now)
+        {
+            made.into_iter().flatten().for_each(|made| self.publish(made, room, kind, now));
         }
     }
 
-    fn publish(
-        &mut self,
-        made: Result<frames::Frame, frames::Fault>,
-        room: (&Room, Instant),
-        kind: Kind,
-        now: Instant,
-    ) {
+    fn publish(&mut self, made: Result<Frame, Fault>, room: &Room, kind: Kind, now: Instant) {
         let is_taken = self.is_taken();
-        let Self { video, audio, counters, .. } = self;
-        let lane = match kind {
-            Kind::Video => video,
-            Kind::Audio => audio,
-        };
-        let Some(lane) = lane else { return };
-        let Some(timed) = lane.judge(made, room, counters, now) else { return };
+        let Some(lane) = &mut self.lanes[place(kind)] else { return };
+        let Some(timed) = lane.judge(made, (room, self.epoch), &mut self.counters, now) else { return };
         let has_changed = timed.frame.is_key && lane.poll_decoding();
         if is_taken {
-            counters.dropped_unpublished += 1;
+            self.counters.dropped_unpublished += 1;
             return;
         }
         if lane.track.is_none() {
@@ -255,9 +236,8 @@ impl Bridge {
         if has_changed {
             self.write_catalog(now);
         }
-        let Self { video, audio, counters, .. } = self;
-        if let (Some(lane), _, Kind::Video) | (_, Some(lane), Kind::Audio) = (video, audio, kind) {
-            lane.write(timed, counters, now);
+        if let Some(lane) = &mut self.lanes[place(kind)] {
+            lane.write(timed, &mut self.counters, now);
         }
     }
 
@@ -268,14 +248,14 @@ impl Bridge {
             Announced { broadcast, catalog: None, is_announced: false, is_taken: false }
         });
         let track = one.broadcast.track(catalog::track(kind), info(priority(kind)));
-        if let Some(lane) = self.lane(kind) {
+        if let Some(lane) = &mut self.lanes[place(kind)] {
             lane.track = track;
         }
     }
 
     fn write_catalog(&mut self, now: Instant) {
-        let lanes = [&self.video, &self.audio].into_iter().flatten();
-        let tracks = lanes.filter_map(|lane| Some((lane.kind(), lane.decoding.as_ref()?)));
+        let tracks =
+            self.lanes.iter().flatten().filter_map(|lane| Some((lane.kind(), lane.decoding.as_ref()?)));
         let written = catalog::write(tracks);
         let Some(one) = &mut self.broadcast else { return };
         if one.catalog.is_none() {
@@ -294,9 +274,7 @@ impl Bridge {
     /// Announces the broadcast once its catalog names all lanes, or they have had time enough.
     fn announce(&mut self, now: Instant) {
         let Some(one) = self.broadcast.as_mut().filter(|one| !one.is_announced) else { return };
-        let has_all = [&self.video, &self.audio]
-            .into_iter()
-            .all(|lane| lane.as_ref().is_some_and(|lane| lane.decoding.is_some()));
+        let has_all = self.lanes.iter().all(|lane| lane.as_ref().is_some_and(|lane| lane.decoding.is_some()));
         let is_late = now.saturating_duration_since(self.epoch) >= SETTLED;
         if one.catalog.is_none() || !(has_all || is_late) || now < self.not_before {
             return;

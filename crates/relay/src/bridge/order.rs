@@ -20,8 +20,8 @@ const STUCK: Duration = Duration::from_secs(1);
 pub enum Next {
     /// This packet.
     Packet(Position),
-    /// Packets that do not come any more; then what is behind them.
-    Lost,
+    /// So many packets do not come any more; then what is behind them. After a jump nobody knows how many: 1.
+    Lost(u16),
     /// Nothing yet.
     Wait,
 }
@@ -78,7 +78,7 @@ impl Order {
     /// What is next, for a packet that is waited for as long as `patience`. `find` says where the packet of a number is.
     pub fn next(&mut self, find: impl Fn(u16) -> Option<Position>, patience: Duration, now: Instant) -> Next {
         if std::mem::take(&mut self.has_lost) {
-            return Next::Lost;
+            return Next::Lost(1);
         }
         if self.next == self.end {
             return Next::Wait;
@@ -95,11 +95,12 @@ impl Order {
             return Next::Wait;
         }
         // Each number is passed once.
+        let first = self.next;
         while self.next != self.end && find(self.next).is_none() {
             self.next = self.next.wrapping_add(1);
         }
         self.missing_since = None;
-        Next::Lost
+        Next::Lost(self.next.wrapping_sub(first))
     }
 }
 
@@ -119,7 +120,8 @@ mod tests {
         order: Option<Order>,
         kept: BTreeMap<u16, Position>,
         head: Position,
-        taken: Vec<Result<u16, ()>>,
+        /// Numbers, and how many were lost between.
+        taken: Vec<Result<u16, u16>>,
     }
 
     impl Bed {
@@ -144,7 +146,7 @@ mod tests {
             loop {
                 match order.next(|number| self.kept.get(&number).copied(), PATIENCE, now) {
                     Next::Packet(position) => self.taken.push(Ok(by_place[&position])),
-                    Next::Lost => self.taken.push(Err(())),
+                    Next::Lost(count) => self.taken.push(Err(count)),
                     Next::Wait => break,
                 }
             }
@@ -164,7 +166,7 @@ mod tests {
         bed.come(6, start + PATIENCE * 3 / 2);
         assert_eq!(bed.taken.len(), 5);
         bed.take(start + PATIENCE * 2);
-        assert_eq!(bed.taken[5..], [Err(()), Ok(5), Ok(6)]);
+        assert_eq!(bed.taken[5..], [Err(2), Ok(5), Ok(6)]);
         assert_eq!(bed.come(4, start + PATIENCE * 2), Arrival::Late);
         assert_eq!(bed.taken.len(), 8, "it was given up");
     }
@@ -184,15 +186,15 @@ mod tests {
         let (mut bed, start) = (Bed::default(), Instant::now());
         (1000..1010).for_each(|number| _ = bed.come(number, start));
         bed.come(20_000, start);
-        assert_eq!(bed.taken[10..], [Err(()), Ok(20_000)]);
+        assert_eq!(bed.taken[10..], [Err(1), Ok(20_000)]);
         // Back to numbers that are kept from before.
         bed.come(1005, start);
-        assert_eq!(bed.taken[12..], [Err(()), Ok(1005)], "1006 is the former one's");
+        assert_eq!(bed.taken[12..], [Err(1), Ok(1005)], "1006 is the former one's");
         // A little back: late at first.
         assert_eq!(bed.come(900, start), Arrival::Late);
         let later = start + STUCK + PATIENCE;
         assert_eq!(bed.come(901, later), Arrival::InTime);
-        assert_eq!(bed.taken[14..], [Err(()), Ok(901)]);
+        assert_eq!(bed.taken[14..], [Err(1), Ok(901)]);
     }
 
     proptest! {

@@ -243,6 +243,28 @@ fn after_a_loss_there_is_nothing_before_the_next_key_frame() {
 }
 
 #[test]
+fn a_frame_that_is_lost_as_a_whole_is_missed_all_the_same() {
+    let mut bed = Bed::new("rtcp = \"none\"");
+    bed.key(0);
+    bed.next(OPUS, (0, false), &[1]);
+    bed.lose();
+    // With a delimiter, each packet says that a frame begins.
+    for number in 2..5u32 {
+        bed.wait(30);
+        bed.next(H264, (number * 3000, false), &[0x09, 0xf0]);
+        bed.delta(number * 3000, 1);
+    }
+    let (frames, is_complete) = bed.frames("video", 0);
+    assert!(is_complete && frames.len() == 1, "others refer to it");
+    assert_eq!(bed.counters().frames_lost, 1 + 3);
+    bed.sequences[usize::from(OPUS)] += 3;
+    bed.next(OPUS, (960 * 4, false), &[1]);
+    bed.wait(30);
+    bed.next(OPUS, (960 * 5, false), &[1]);
+    assert_eq!(bed.counters().frames_lost, 4 + 3, "each packet is one");
+}
+
+#[test]
 fn a_packet_that_is_only_late_is_put_in_its_place() {
     let mut bed = Bed::new("");
     bed.key(0);
@@ -273,7 +295,6 @@ fn what_is_no_frame_is_dropped_and_counted() {
     assert_eq!(bed.counters().frames_lost, 1);
     assert_eq!(bed.counters().frames, 2);
     let mut bed = Bed::new("");
-    bed.next(H264, (0, false), PPS);
     bed.next(H264, (0, true), &[0x65, 1]);
     assert_eq!(
         (bed.counters().frames_lost, bed.counters().dropped_no_parameters),
@@ -356,7 +377,7 @@ fn another_stream_takes_over_when_the_first_is_silent() {
         bed.datagram(&datagram);
     };
     send(&mut bed, 5, &[0x41, 1]);
-    assert_eq!(bed.counters().other_streams, 1);
+    assert_eq!(bed.counters().other_streams, 1, "of another codec, or of the same, until then");
     bed.wait(1000);
     send(&mut bed, 6, &[0x65, 7]);
     assert_eq!(bed.frames("video", 0).0.len(), 1);
@@ -381,6 +402,49 @@ fn a_codec_that_changes_is_another_broadcast() {
     assert_ne!(broadcast.number, number);
     assert_eq!(bed.catalog()["video"]["renditions"]["video"]["codedWidth"], 64);
     assert_eq!(bed.frames("video", 0).0.len(), 1);
+}
+
+#[test]
+fn the_layer_with_the_highest_rate_is_published_from_a_key_frame_on() {
+    let mut bed = Bed::new("");
+    assert!(bed.room.offer_session(1, bed.now));
+    let send = |bed: &mut Bed, rid: &str, sequence: u16, timestamp: u32, payload: &[u8]| {
+        let header = Header { payload_type: H264, sequence, timestamp, ssrc: rid.len() as u32 };
+        bed.room.handle_session(1, (header, true), Some(rid), payload, bed.now);
+        bed.bridge.look(&mut bed.room, bed.now);
+    };
+    let key = [&[0x78, 0, 5][..], SPS, &[0, 2], PPS, &[0, 2, 0x65, 9]].concat();
+    send(&mut bed, "l", 1, 0, &key);
+    for number in 2..60u16 {
+        bed.wait(50);
+        let timestamp = u32::from(number) * 4500;
+        send(&mut bed, "l", number, timestamp, &[0x41, 1]);
+        send(&mut bed, "hi", number, timestamp, &[0x41; 900]);
+    }
+    assert_eq!(bed.counters().frames, 59, "the lower one, which was first");
+    assert_eq!(bed.bridge.candidate, Some(1));
+    assert!(bed.room.poll_session_keyframe(bed.now).is_some(), "a key frame of the other was asked for");
+    send(&mut bed, "hi", 60, 60 * 4500, &key);
+    send(&mut bed, "hi", 61, 61 * 4500, &[0x41; 900]);
+    send(&mut bed, "l", 60, 60 * 4500, &[0x41, 1]);
+    assert_eq!(bed.counters().frames, 61);
+    assert_eq!((bed.frames("video", 1).0.len(), bed.frames("video", 1).0[1].1.len()), (2, 904));
+    let watchers: Vec<_> = bed.room.streams().iter().map(|stream| stream.watchers).collect();
+    assert_eq!(watchers, [0, 1]);
+}
+
+#[test]
+fn another_codec_takes_over_from_a_silent_stream() {
+    let mut bed = Bed::new("");
+    bed.key(0);
+    bed.next(OPUS, (0, false), &[1]);
+    let key = [0x10, 0x10, 0, 0, 0x9d, 0x01, 0x2a, 64, 0, 48, 0, 1];
+    bed.next(VP8, (0, true), &key);
+    assert_eq!(bed.counters().other_streams, 1);
+    bed.wait(1000);
+    bed.next(VP8, (90_000, true), &key);
+    bed.next(OPUS, (48_000, false), &[1]);
+    assert_eq!(bed.catalog()["video"]["renditions"]["video"]["codec"], "vp8");
 }
 
 #[test]

@@ -236,4 +236,25 @@ mod tests {
             assert!(error.contains(words) && error.contains("relay.toml"), "{moq}\n{room}: {error}");
         }
     }
+
+    #[test]
+    fn a_broadcast_of_rtp_has_a_path_and_something_to_be_made_of() {
+        let rtp = "rtp_in = \"192.0.2.1:5004\"\nmoq = true\nmoq_broadcast = \"studio.hang\"";
+        let config = parsed(SMALL, rtp).unwrap();
+        let room = &config.rooms[0];
+        assert_eq!(room.moq_broadcast.as_deref(), Some("studio.hang"));
+        assert_eq!(room.codecs[111], Some(crate::config::Codec::Opus), "payload types are looked at");
+        assert_eq!((room.clocks[111], room.clocks[96]), (48_000, 90_000));
+        for (from, to, words) in [
+            ("moq = true\n", "", "set `moq = true`"),
+            ("rtp_in = \"192.0.2.1:5004\"\n", "", "set `rtp_in` or `whip`"),
+            ("moq = true", "moq = true\npayload = \"any\"", "payload = \"rtp\""),
+            ("studio.hang", "", "1 to 512 bytes"),
+            ("studio.hang", "/studio", "1 to 512 bytes"),
+            ("studio.hang", "a//b", "1 to 512 bytes"),
+        ] {
+            let error = parsed(SMALL, &rtp.replace(from, to)).unwrap_err();
+            assert!(error.contains(words) && error.contains("relay.toml:"), "{error}");
+        }
+    }
 }
