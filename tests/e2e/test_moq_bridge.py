@@ -199,7 +199,7 @@ def test_lost_packets_leave_whole_groups(make_lab, make_relay, make_peer, keys, 
         at for at, (_, datagram) in enumerate(sent) if is_video(datagram) and Packet.read(datagram).timestamp == stamps[begins[1]]
     )
     source.send(lab, sent[:second])
-    gauge(relay, "relay_moq_now_subscriptions", 3)
+    relay.wait_metric("relay_moq_subscriptions_total", 3)
     source.send(lab, sent[second:])
     player.wait(lambda event: event == {"event": "end", "track": "video"}, "the end of the pictures", 60)
     assert not [event for event in player.events if event["event"] == "cut"]

@@ -258,6 +258,9 @@ impl Lane {
 
     /// Its decoding has changed.
     pub(super) fn poll_decoding(&mut self) -> bool {
+        if self.kind() == Kind::Audio && self.decoding.is_some() {
+            return false;
+        }
         let decoding = self.assembler.decoding();
         let has_changed = decoding.is_some() && decoding != self.decoding;
         if has_changed {

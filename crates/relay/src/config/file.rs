@@ -14,7 +14,6 @@ use super::moq::MoqTable;
 use super::srtp::SrtpTable;
 use super::webrtc::WebRtcTable;
 use super::{Codec, Config, Data, Output, Payload, RECEIVERS, ROOMS, Room, Rtcp, SlowData};
-use crate::moq::wire::MAX_PATH;
 
 impl Payload {
     const NAMES: [(&'static str, Self); 2] = [("rtp", Self::Rtp), ("any", Self::Any)];
@@ -258,7 +257,9 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     if let Some(table) = table.srtp.as_ref().filter(|_| table.payload == Payload::Any || input.is_none()) {
         return Err((table.span(), "`srtp` needs `rtp_in`, and `payload = \"rtp\"`".into()));
     }
-    let moq_broadcast = moq_broadcast(table, input.is_some() || whip, moq)?;
+    let has_rtp = table.payload == Payload::Rtp;
+    let moq_broadcast =
+        super::moq::broadcast(table.moq_broadcast.as_ref(), moq, has_rtp, input.is_some() || whip)?;
     let codecs = codecs(table, whip || whep || moq_broadcast.is_some())?;
     Ok(Room {
         name: name.clone(),
@@ -285,22 +286,6 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         srtp,
         outputs,
     })
-}
-
-/// The path of the broadcast that a room's RTP becomes, without slashes around it.
-fn moq_broadcast(table: &RoomTable, has_input: bool, moq: bool) -> Result<Option<String>, Problem> {
-    let Some(path) = &table.moq_broadcast else { return Ok(None) };
-    let is_path = |path: &str| {
-        (1..=MAX_PATH).contains(&path.len()) && path.split('/').all(|segment| !segment.is_empty())
-    };
-    let problem = match path.get_ref() {
-        _ if !moq => "it is for sessions of Media over QUIC: set `moq = true`",
-        _ if table.payload == Payload::Any => "it needs `payload = \"rtp\"`",
-        _ if !has_input => "it is made of RTP or WebRTC: set `rtp_in` or `whip`",
-        path if !is_path(path) => "give a path of 1 to 512 bytes, such as \"studio.hang\"",
-        path => return Ok(Some(path.clone())),
-    };
-    Err((path.span(), problem.into()))
 }
 
 /// An address with a port that is not 0, no wildcard, and a port behind it for RTCP.

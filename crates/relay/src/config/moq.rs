@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::file::Problem;
 use super::sessions::{self, SESSIONS, number};
 use crate::moq::room::Limits;
+use crate::moq::wire::MAX_PATH;
 use crate::moq::{Access, Sessions};
 
 /// What `publisher_timeout` may be: a round trip or three of any path, and no more than QUIC's idle timeout.
@@ -165,6 +166,27 @@ impl MoqTable {
             limits,
         })
     }
+}
+
+/// `moq_broadcast` of a room that is for sessions or not, of RTP or not, and has a publisher of that or not: the path.
+pub(super) fn broadcast(
+    path: Option<&Spanned<String>>,
+    is_moq: bool,
+    is_rtp: bool,
+    has_input: bool,
+) -> Result<Option<String>, Problem> {
+    let Some(path) = path else { return Ok(None) };
+    let is_path = |path: &str| {
+        (1..=MAX_PATH).contains(&path.len()) && path.split('/').all(|segment| !segment.is_empty())
+    };
+    let problem = match path.get_ref() {
+        _ if !is_moq => "it is for sessions of Media over QUIC: set `moq = true`",
+        _ if !is_rtp => "it needs `payload = \"rtp\"`",
+        _ if !has_input => "it is made of RTP or WebRTC: set `rtp_in` or `whip`",
+        path if !is_path(path) => "give a path of 1 to 512 bytes, such as \"studio.hang\"",
+        path => return Ok(Some(path.clone())),
+    };
+    Err((path.span(), problem.into()))
 }
 
 #[cfg(test)]
