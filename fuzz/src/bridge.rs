@@ -17,7 +17,7 @@ use crate::cost::{Account, Bound};
 
 /// What a packet costs with its frame: room and bridge copy it once each, and a frame has a head and a place in a group.
 const BRIDGE: Bound =
-    Bound { steps: (600, 60_000), allocations: (4, 400), bytes: (250, 60_000), peak: (120, 120_000) };
+    Bound { steps: (140, 30_000), allocations: (1, 550), bytes: (90, 80_000), peak: (40, 50_000) };
 
 /// Bytes of the headers of IPv4, UDP and RTP: nothing smaller arrives.
 const HEADERS: usize = 40;
