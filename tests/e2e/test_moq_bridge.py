@@ -111,6 +111,11 @@ class Source:
         rtcp.close()
 
 
+def is_video(datagram: bytes) -> bool:
+    """It is a packet of H.264."""
+    return not is_rtcp(datagram) and datagram[1] & 0x7F == TYPES["h264"]
+
+
 def times(frames: list[tuple[Fraction, bool, list[bytes]]]) -> list[int]:
     """Times since the first, in microseconds."""
     return [round((at - frames[0][0]) * 1_000_000) for at, _, _ in frames]
@@ -175,7 +180,6 @@ def test_lost_packets_leave_whole_groups(make_lab, make_relay, make_peer, keys, 
     player = make_peer(lab, "media", url(lab), PATH, "--groups")
     player.event("connected")
     stamps: list[int] = []
-    is_video = lambda datagram: not is_rtcp(datagram) and datagram[1] & 0x7F == TYPES["h264"]
     for _, datagram in source.datagrams:
         if is_video(datagram) and (stamp := Packet.read(datagram).timestamp) not in stamps:
             stamps.append(stamp)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! * [`order`]: packets of a stream in order, in the room's history; [`frames`]: packets to frames, by `h264` and `vp8`.
-//! * [`clock`]: RTP timestamps as microseconds; [`catalog`]: by which players find tracks.
+//! * [`clock`]: RTP timestamps as microseconds; `catalog`: by which players find tracks.
 //! * `lane`: all of this for one stream; `choice`: which stream that is.
 //!
 //! The format is hang's (draft-lcurley-moq-hang), which the players of moq-rs and @moq read. A broadcast has one track of pictures and one of
