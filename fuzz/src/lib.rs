@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod bridge;
 pub mod cache;
 pub mod capture;
 pub mod cost;
@@ -94,6 +95,7 @@ pub const TARGETS: &[Target] = &[
     Target::whole("moq_message", moq::message, moq::MESSAGE),
     Target::parts("moq_session", quic::moq),
     Target::parts("relay_room", relay::room_of_rtp),
+    Target::parts("relay_bridge", bridge::bridge),
     Target::whole("relay_demux", relay::demux, relay::DEMUX),
     Target::parts("relay_offer", relay::offer),
     Target::parts("webrtc_session", webrtc::session),

@@ -1,6 +1,7 @@
 //! The seeds that a corpus starts from: one input for each branch that random bytes would be long in finding.
 
 mod agent;
+mod bridge;
 mod cache;
 mod capture;
 mod fanout;
@@ -58,6 +59,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "moq_message" => named(&moq::messages()),
         "moq_session" => named(&moq::scripts()),
         "relay_room" => named(&relay::rooms()),
+        "relay_bridge" => named(&bridge::scripts()),
         "relay_demux" => named(&relay::datagrams()),
         "relay_offer" => named(&relay::offers()),
         "webrtc_session" => named(&webrtc::scripts()),

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Media over QUIC by moq-rs (moq-net): publishes a track, subscribes to one, or fetches a group, and tells line by line what happens.
+"""Media over QUIC by moq-rs (moq-net): publishes a track, subscribes to one, fetches a group, or follows the media that a catalog
+names, and tells line by line what happens.
 
 Each object says which it is and is filled up with octets that follow from that, so that a subscriber knows each octet that is to come.
 Lines on standard output are JSON; commands on standard input are lines too: `groups N`, `finish`, `unannounce`, `announce`,
@@ -12,6 +13,7 @@ import hashlib
 import json
 import sys
 
+import av
 import moq
 
 TRACK = "video"
@@ -144,9 +146,49 @@ async def watch(arguments: argparse.Namespace) -> None:
             tell(event="broadcast", path=announced.prefix, active=announced.active)
 
 
+async def follow(broadcast, name: str, rendition, decoder) -> None:
+    """Tells the frames of a media track, and what is to be seen on them if there is a decoder."""
+    wishes = moq.Subscription(max_age_us=30_000_000)
+    async for frame in await broadcast.subscribe_media(name, rendition, wishes):
+        event = {"track": name, "time": frame.timestamp_us, "key": frame.keyframe, "frame": frame.payload.hex()}
+        if decoder:
+            from aiortc_peer import number_of
+
+            event["numbers"] = [number_of(picture) for picture in decoder.decode(av.Packet(frame.payload))]
+        tell(event="frame", **event)
+    tell(event="end", track=name)
+
+
+async def groups(broadcast, name: str) -> None:
+    """Tells the groups of a media track as they are, each with its frames."""
+    track = await broadcast.subscribe_track(name, moq.Subscription(max_age_us=30_000_000))
+    while (group := await track.next_group()) is not None:
+        try:
+            frames = [(frame.timestamp_us, frame.payload.hex()) async for frame in group]
+            tell(event="group", track=name, group=group.sequence, frames=frames)
+        except moq.Error as error:
+            tell(event="cut", track=name, group=group.sequence, why=str(error))
+    tell(event="end", track=name)
+
+
+async def media(arguments: argparse.Namespace) -> None:
+    """Follows all tracks that the first catalog names."""
+    async with client(arguments) as session:
+        tell(event="connected")
+        broadcast = await session.announced_broadcast(arguments.broadcast)
+        catalog = await broadcast.catalog()
+        found = {**catalog.video, **catalog.audio}
+        tell(event="catalog", codecs={name: rendition.codec for name, rendition in found.items()})
+        if arguments.groups:
+            await asyncio.gather(*(groups(broadcast, name) for name in found))
+            return
+        decoders = {name: av.CodecContext.create(arguments.decode, "r") for name in catalog.video if arguments.decode}
+        await asyncio.gather(*(follow(broadcast, name, rendition, decoders.get(name)) for name, rendition in found.items()))
+
+
 async def play(arguments: argparse.Namespace) -> None:
     """A role, until that is over or standard input is; then it says goodbye."""
-    role = {"publish": publish, "subscribe": subscribe, "fetch": fetch, "watch": watch}[arguments.role]
+    role = {"publish": publish, "subscribe": subscribe, "fetch": fetch, "watch": watch, "media": media}[arguments.role]
     tasks = [asyncio.ensure_future(role(arguments))]
     if arguments.role != "publish":
         lines = await commands()
@@ -164,7 +206,7 @@ async def play(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("role", choices=["publish", "subscribe", "fetch", "watch"])
+    parser.add_argument("role", choices=["publish", "subscribe", "fetch", "watch", "media"])
     parser.add_argument("url")
     parser.add_argument("broadcast", nargs="?", default="")
     parser.add_argument("--ca")
@@ -174,6 +216,8 @@ def main() -> None:
     parser.add_argument("--max-age", type=int, default=30_000)
     parser.add_argument("--start", type=int)
     parser.add_argument("--priority", type=int, default=0)
+    parser.add_argument("--groups", action="store_true", help="media: tells groups, not frames")
+    parser.add_argument("--decode", default="", help="media: a decoder for pictures with numbers")
     arguments = parser.parse_args()
     asyncio.run(play(arguments))
 

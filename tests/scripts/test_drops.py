@@ -18,6 +18,7 @@ STRUCT = re.compile(r"^ *pub(?:\(\w+\))? struct (\w+)", re.MULTILINE)
 PREFIXES = {
     "Stats": "", "IoStats": "", "Totals": "fanout_", "KernelTotals": "fanout_", "RoomCounters": "relay_", "ReceiverCounters": "relay_receiver_",
     "WebRtcCounters": "relay_webrtc_", "DemuxCounters": "relay_demux_", "HttpCounters": "relay_http_", "MoqCounters": "relay_moq_",
+    "BridgeCounters": "relay_bridge_",
 }  # fmt: skip
 # Counters of processes without a metrics page, by struct and name, and their reasons.
 REPORTED = {

@@ -290,6 +290,13 @@ reasons! {
         "moq-limit" = "relay_moq_refused_limit": "A request beyond the number of a session, a broadcast or a track.";
         "moq-not-found" = "relay_moq_refused_not_found": "A request for a broadcast that is not there.";
         "moq-session" = "relay_moq_refused_session": "A session for no room that is there, or without a right to it.";
+        "bridge-lost" = "relay_bridge_frames_lost": "A frame on its way from RTP to Media over QUIC that packets are missing of, or that came before the next key frame.";
+        "bridge-codec" = "relay_bridge_dropped_codec": "A packet of a codec that does not go from RTP to Media over QUIC.";
+        "bridge-late" = "relay_bridge_dropped_late": "A packet that came after it was given up.";
+        "bridge-malformed" = "relay_bridge_dropped_malformed": "A frame with a packet that is not what its codec has.";
+        "bridge-too-long" = "relay_bridge_dropped_too_long": "A frame longer than `max_object`.";
+        "bridge-no-parameters" = "relay_bridge_dropped_no_parameters": "A key frame of H.264 without parameter sets in the stream.";
+        "bridge-unpublished" = "relay_bridge_dropped_unpublished": "A frame of a group that is more than what is kept, or while a session's broadcast is in the place of the room's.";
     }
 }
 

@@ -119,6 +119,8 @@ pub struct Room {
     pub players: usize,
     /// Whether sessions of Media over QUIC may come.
     pub moq: bool,
+    /// The path of the broadcast that RTP and WebRTC become for them; `None`: none.
+    pub moq_broadcast: Option<String>,
     /// Who is heard on data channels.
     pub data: Data,
     /// What becomes of those that are slow.

@@ -16,6 +16,7 @@
 //! * [`service`]: rooms on a worker of `netio`.
 //! * [`webrtc`]: WebRTC sessions that publish into rooms and receive from them.
 //! * [`moq`]: Media over QUIC sessions, in the same rooms.
+//! * [`bridge`]: what comes as RTP, as a broadcast of Media over QUIC.
 //! * [`status`]: counters and status.
 //!
 //! It decodes no media. Joining multicast groups is left to whoever has the sockets.
@@ -28,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridge;
 pub mod config;
 pub mod moq;
 pub mod rtp;

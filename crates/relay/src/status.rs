@@ -253,6 +253,44 @@ counters! {
     }
 }
 
+counters! {
+    /// Counters of what a room's publisher sends, on its way into a broadcast of Media over QUIC.
+    pub struct BridgeCounters {
+        /// Frames that were published.
+        pub frames: u64,
+        /// Groups that were begun.
+        pub groups: u64,
+        /// Bytes of the frames.
+        pub bytes: u64,
+        /// Frames that packets are missing of, and those behind them up to the next key frame.
+        pub frames_lost: u64,
+        /// Key frames that the publisher was to be asked for.
+        pub keyframes_wanted: u64,
+        /// Packets of streams of which another one is published: lower layers, for one.
+        pub other_streams: u64,
+        /// Packets of a codec that frames are not made of.
+        pub dropped_codec: u64,
+        /// Packets that came after they were given up.
+        pub dropped_late: u64,
+        /// Frames with packets that are not what their codec has.
+        pub dropped_malformed: u64,
+        /// Frames longer than an object may be.
+        pub dropped_too_long: u64,
+        /// Key frames of H.264 without parameter sets.
+        pub dropped_no_parameters: u64,
+        /// Frames that found no place: of a group that is more than what is kept, or while a session's broadcast is in the place of this one.
+        pub dropped_unpublished: u64,
+    }
+}
+
+counters! {
+    /// What that broadcast is like now.
+    pub struct BridgeGauges {
+        /// 1 while it is announced.
+        pub announced: u64,
+    }
+}
+
 /// What a room shows of a receiver.
 #[derive(Clone, Debug)]
 pub struct ReceiverStatus {
@@ -273,6 +311,17 @@ pub struct WebRtcStatus {
     pub gauges: Arc<Published<WebRtcGauges>>,
 }
 
+/// What a room shows of the broadcast that its publisher's media becomes.
+#[derive(Clone, Debug)]
+pub struct BridgeStatus {
+    /// Its path.
+    pub path: String,
+    /// Counters.
+    pub counters: Arc<Published<BridgeCounters>>,
+    /// What it is like.
+    pub gauges: Arc<Published<BridgeGauges>>,
+}
+
 /// What a room shows.
 #[derive(Clone, Debug)]
 pub struct RoomStatus {
@@ -286,6 +335,8 @@ pub struct RoomStatus {
     pub webrtc: Option<WebRtcStatus>,
     /// Media over QUIC; `None` where there is none.
     pub moq: Option<Arc<Room>>,
+    /// The broadcast that its publisher's media becomes; `None` where there is none.
+    pub bridge: Option<BridgeStatus>,
     /// Its receivers.
     pub receivers: Vec<ReceiverStatus>,
 }

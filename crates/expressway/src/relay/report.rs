@@ -63,6 +63,13 @@ pub(super) fn document(rooms: &[RoomStatus]) -> Value {
                 })
             }),
             "moq": room.moq.as_ref().map(|room| moq(room)),
+            "moq_broadcast": room.bridge.as_ref().map(|bridge| {
+                json!({
+                    "path": bridge.path,
+                    "counters": counters_document(bridge.counters.load().fields()),
+                    "now": counters_document(bridge.gauges.load().fields()),
+                })
+            }),
             "receivers": room.receivers.iter().map(receiver).collect::<Vec<_>>(),
         })
     };
@@ -125,6 +132,15 @@ pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> 
                 moq.counters.groups_skipped.load(Relaxed)
             );
         }
+        if let Some(bridge) = &room.bridge {
+            let (counters, now) = (bridge.counters.load(), bridge.gauges.load());
+            let state = if now.announced == 1 { "announced" } else { "not announced" };
+            let _ = writeln!(
+                out,
+                "  broadcast {}: {state}; {} frames in {} groups, {} lost",
+                bridge.path, counters.frames, counters.groups, counters.frames_lost
+            );
+        }
         for receiver in &room.receivers {
             let (counters, now) = (receiver.counters.load(), receiver.gauges.load());
             let _ = writeln!(
@@ -175,6 +191,16 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
             let help = "Bytes of groups that are kept.";
             let cached = Sample::gauge("relay_moq_now_cached_bytes", help, moq.cached() as u64);
             out.push(cached.label("room", &room.name));
+        }
+        if let Some(bridge) = &room.bridge {
+            out.extend(bridge.counters.load().fields().map(|field| {
+                Sample::counter(format!("relay_bridge_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
+            out.extend(bridge.gauges.load().fields().map(|field| {
+                Sample::gauge(format!("relay_bridge_{}", field.name), field.help, field.value)
+                    .label("room", &room.name)
+            }));
         }
         for receiver in &room.receivers {
             let labelled = |sample: Sample| {

@@ -75,6 +75,7 @@ struct RoomTable {
     whep: Option<Spanned<bool>>,
     players: Option<Spanned<usize>>,
     moq: Option<Spanned<bool>>,
+    moq_broadcast: Option<Spanned<String>>,
     #[serde(default)]
     data: Data,
     #[serde(default)]
@@ -256,7 +257,10 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
     if let Some(table) = table.srtp.as_ref().filter(|_| table.payload == Payload::Any || input.is_none()) {
         return Err((table.span(), "`srtp` needs `rtp_in`, and `payload = \"rtp\"`".into()));
     }
-    let codecs = codecs(table, whip || whep)?;
+    let has_rtp = table.payload == Payload::Rtp;
+    let moq_broadcast =
+        super::moq::broadcast(table.moq_broadcast.as_ref(), moq, has_rtp, input.is_some() || whip)?;
+    let codecs = codecs(table, whip || whep || moq_broadcast.is_some())?;
     Ok(Room {
         name: name.clone(),
         input,
@@ -276,6 +280,7 @@ fn room(table: &RoomTable, folder: &Path) -> Result<Room, Problem> {
         whep,
         players,
         moq,
+        moq_broadcast,
         data: table.data,
         slow_data: table.slow_data,
         srtp,
@@ -363,11 +368,11 @@ fn payload_types(table: &Spanned<BTreeMap<String, u8>>) -> Result<Vec<(u8, u8)>,
     table.get_ref().iter().map(pair).collect()
 }
 
-/// What is in `codecs`, or else the usual ones; none of a room without WebRTC.
-fn codecs(table: &RoomTable, is_webrtc: bool) -> Result<Box<[Option<Codec>; 128]>, Problem> {
+/// What is in `codecs`, or else the usual ones; none of a room that does not look at them.
+fn codecs(table: &RoomTable, looks: bool) -> Result<Box<[Option<Codec>; 128]>, Problem> {
     let mut codecs = Box::new([None; 128]);
     let Some(named) = &table.codecs else {
-        let usual = Codec::DEFAULTS.iter().filter(|_| is_webrtc);
+        let usual = Codec::DEFAULTS.iter().filter(|_| looks);
         usual.for_each(|(payload_type, codec)| codecs[*payload_type] = Some(*codec));
         return Ok(codecs);
     };

@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::file::Problem;
 use super::sessions::{self, SESSIONS, number};
 use crate::moq::room::Limits;
+use crate::moq::wire::MAX_PATH;
 use crate::moq::{Access, Sessions};
 
 /// What `publisher_timeout` may be: a round trip or three of any path, and no more than QUIC's idle timeout.
@@ -167,6 +168,27 @@ impl MoqTable {
     }
 }
 
+/// `moq_broadcast` of a room that is for sessions or not, of RTP or not, and has a publisher of that or not: the path.
+pub(super) fn broadcast(
+    path: Option<&Spanned<String>>,
+    is_moq: bool,
+    is_rtp: bool,
+    has_input: bool,
+) -> Result<Option<String>, Problem> {
+    let Some(path) = path else { return Ok(None) };
+    let is_path = |path: &str| {
+        (1..=MAX_PATH).contains(&path.len()) && path.split('/').all(|segment| !segment.is_empty())
+    };
+    let problem = match path.get_ref() {
+        _ if !is_moq => "it is for sessions of Media over QUIC: set `moq = true`",
+        _ if !is_rtp => "it needs `payload = \"rtp\"`",
+        _ if !has_input => "it is made of RTP or WebRTC: set `rtp_in` or `whip`",
+        path if !is_path(path) => "give a path of 1 to 512 bytes, such as \"studio.hang\"",
+        path => return Ok(Some(path.clone())),
+    };
+    Err((path.span(), problem.into()))
+}
+
 #[cfg(test)]
 mod tests {
     use expressway_settings::SourceFile;
@@ -234,6 +256,27 @@ mod tests {
         ] {
             let error = parsed(moq, room).unwrap_err();
             assert!(error.contains(words) && error.contains("relay.toml"), "{moq}\n{room}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_broadcast_of_rtp_has_a_path_and_something_to_be_made_of() {
+        let rtp = "rtp_in = \"192.0.2.1:5004\"\nmoq = true\nmoq_broadcast = \"studio.hang\"";
+        let config = parsed(SMALL, rtp).unwrap();
+        let room = &config.rooms[0];
+        assert_eq!(room.moq_broadcast.as_deref(), Some("studio.hang"));
+        assert_eq!(room.codecs[111], Some(crate::config::Codec::Opus), "payload types are looked at");
+        assert_eq!((room.clocks[111], room.clocks[96]), (48_000, 90_000));
+        for (from, to, words) in [
+            ("moq = true\n", "", "set `moq = true`"),
+            ("rtp_in = \"192.0.2.1:5004\"\n", "", "set `rtp_in` or `whip`"),
+            ("moq = true", "moq = true\npayload = \"any\"", "payload = \"rtp\""),
+            ("studio.hang", "", "1 to 512 bytes"),
+            ("studio.hang", "/studio", "1 to 512 bytes"),
+            ("studio.hang", "a//b", "1 to 512 bytes"),
+        ] {
+            let error = parsed(SMALL, &rtp.replace(from, to)).unwrap_err();
+            assert!(error.contains(words) && error.contains("relay.toml:"), "{error}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A broadcast and its tracks, and how others see the session that publishes it.
+//! A broadcast and its tracks, and how others see the session, or the bridge, that publishes it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::room::{Room, Wake};
 use super::track::{End, Track};
-use super::wire::stream_code;
+use super::wire::{TrackInfo, stream_code};
 
 /// A broadcast that is announced.
 #[derive(Debug)]
@@ -26,8 +26,19 @@ pub struct Broadcast {
 #[derive(Debug, Default)]
 struct Tracks {
     by_name: HashMap<Box<str>, Arc<Track>>,
+    /// It has all tracks that it will have but those that its publisher adds: nothing else is asked of that.
+    is_fixed: bool,
     /// The broadcast is over: it gets no more tracks.
     is_closed: bool,
+}
+
+/// There is no such track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTrack {
+    /// There are too many that somebody follows.
+    TooMany,
+    /// Its publisher has none of that name, or the broadcast is over.
+    NotFound,
 }
 
 /// A session that publishes, as those see it who want something of it.
@@ -35,7 +46,8 @@ struct Tracks {
 pub struct Publisher {
     /// Tells sessions apart.
     pub id: u64,
-    waker: Box<dyn Wake>,
+    /// `None`: it is no session, and publishes without being asked.
+    waker: Option<Box<dyn Wake>>,
     queue: Mutex<Queue>,
 }
 
@@ -50,7 +62,12 @@ struct Queue {
 impl Publisher {
     /// A session that `waker` wakes.
     pub fn new(id: u64, waker: impl Wake + 'static) -> Arc<Self> {
-        Arc::new(Self { id, waker: Box::new(waker), queue: Mutex::default() })
+        Arc::new(Self { id, waker: Some(Box::new(waker)), queue: Mutex::default() })
+    }
+
+    /// One that is no session.
+    pub(super) fn local(id: u64) -> Arc<Self> {
+        Arc::new(Self { id, waker: None, queue: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
@@ -59,6 +76,7 @@ impl Publisher {
 
     /// Has the session look at a track; ends the track if the session is over.
     pub fn ask(&self, track: &Arc<Track>) {
+        let Some(waker) = &self.waker else { return };
         let mut queue = self.lock();
         if queue.is_closed {
             drop(queue);
@@ -66,7 +84,7 @@ impl Publisher {
         } else if track.enqueue() {
             queue.tracks.push_back(Arc::clone(track));
             drop(queue);
-            self.waker.wake();
+            waker.wake();
         }
     }
 
@@ -101,26 +119,53 @@ impl Broadcast {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The track of that name, as long as it has not ended, or a new one. `None`: there are too many that somebody follows,
-    /// or the broadcast is over.
-    pub fn track(&self, room: &Arc<Room>, name: &str) -> Option<Arc<Track>> {
+    /// The track of that name, as long as it has not ended, or a new one.
+    ///
+    /// # Errors
+    /// There is none, and there will be none.
+    pub fn track(&self, room: &Arc<Room>, name: &str) -> Result<Arc<Track>, NoTrack> {
         let mut guard = self.lock();
-        if guard.is_closed {
-            return None;
-        }
+        let (is_closed, is_fixed) = (guard.is_closed, guard.is_fixed);
         let tracks = &mut guard.by_name;
-        if let Some(track) = tracks.get(name).filter(|track| track.end().is_none()) {
-            return Some(Arc::clone(track));
+        if let Some(track) = tracks.get(name).filter(|track| track.end().is_none() && !is_closed) {
+            return Ok(Arc::clone(track));
+        }
+        if is_closed || is_fixed {
+            return Err(NoTrack::NotFound);
         }
         if tracks.len() >= room.limits.tracks && !tracks.contains_key(name) {
             tracks.retain(|_, track| !track.is_idle());
             if tracks.len() >= room.limits.tracks {
-                return None;
+                return Err(NoTrack::TooMany);
             }
         }
         let track = Track::new(Arc::clone(room), &self.own_path, name);
         tracks.insert(name.into(), Arc::clone(&track));
+        Ok(track)
+    }
+
+    /// Adds a track that its publisher has whether somebody asks for it or not; `None`: the broadcast is over.
+    pub(super) fn add(&self, room: &Arc<Room>, name: &str, info: TrackInfo) -> Option<Arc<Track>> {
+        let mut tracks = self.lock();
+        if tracks.is_closed {
+            return None;
+        }
+        let new = || Track::new(Arc::clone(room), &self.own_path, name);
+        let track = Arc::clone(tracks.by_name.entry(name.into()).or_insert_with(new));
+        drop(tracks);
+        track.set_info(info);
         Some(track)
+    }
+
+    /// It has all tracks that it will have but those that are [added](Self::add). Others that were asked for are not there.
+    pub(super) fn fix(&self) {
+        let mut tracks = self.lock();
+        tracks.is_fixed = true;
+        let (own, others): (HashMap<_, _>, HashMap<_, _>) =
+            tracks.by_name.drain().partition(|(_, track)| track.info().is_some());
+        tracks.by_name = own;
+        drop(tracks);
+        others.into_values().for_each(|track| track.finish(End::Failed(stream_code::NOT_FOUND)));
     }
 
     /// It gets no more tracks; those that there are go on.

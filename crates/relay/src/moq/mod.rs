@@ -9,6 +9,7 @@
 //! * [`wire`]: messages of moq-lite-05, and the boundaries of frames.
 //! * [`room`]: broadcasts by path, and limits; [`broadcast`]: one broadcast, its tracks and its publisher.
 //! * [`track`]: the groups that are kept, and their subscribers; [`cache`]: how much all tracks of a room may keep.
+//! * [`local`]: broadcasts that are not of a session.
 //! * [`wakers`]: wakes thousands of sessions when there is something new.
 //! * `session`: one QUIC connection, or one WebTransport session, which publishes, subscribes or both.
 //! * [`application`]: what the endpoint needs to create sessions: rooms and rights.
@@ -44,6 +45,7 @@
 pub mod application;
 pub mod broadcast;
 pub mod cache;
+pub mod local;
 pub mod room;
 pub mod session;
 pub mod track;

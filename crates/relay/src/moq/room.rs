@@ -147,6 +147,11 @@ impl Room {
         self.track_numbers.fetch_add(1, Relaxed)
     }
 
+    /// A number for a broadcast, or for its publisher, that is not of a session: theirs count from 0.
+    pub(super) fn local_number(&self) -> u64 {
+        1 << 63 | self.track_number()
+    }
+
     fn lock_rest(&self) -> MutexGuard<'_, Rests> {
         self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -344,7 +349,7 @@ mod tests {
         assert!(!broadcast.is_closed());
         while broadcast.close_one() {}
         assert_eq!(track.end(), Some(End::Failed(stream_code::SESSION_CLOSED)));
-        assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_none());
+        assert!(broadcast.is_closed() && broadcast.track(&room, "audio").is_err());
         assert!(broadcast.tracks().is_empty());
     }
 
@@ -355,7 +360,7 @@ mod tests {
         assert!(room.announce(Arc::clone(&former)).unwrap().is_none());
         let tracks = ["a", "b"].map(|name| former.track(&room, name).unwrap());
         let replaced = room.announce(Arc::clone(&next)).unwrap().unwrap();
-        assert!(Arc::ptr_eq(&replaced, &former) && former.track(&room, "c").is_none());
+        assert!(Arc::ptr_eq(&replaced, &former) && former.track(&room, "c").is_err());
         let ended = || tracks.iter().filter(|track| track.end().is_some()).count();
         for count in 1..=2 {
             assert!(replaced.close_one());
@@ -384,7 +389,7 @@ mod tests {
         assert!(Arc::ptr_eq(&room.retract(&all[2], 11).unwrap(), &all[2]));
         let again = room.find("cam").unwrap();
         assert_eq!((again.number, again.publisher.id, woken.load(Relaxed)), (11, 0, 1));
-        assert!(!again.is_closed() && again.track(&room, "video").is_some());
+        assert!(!again.is_closed() && again.track(&room, "video").is_ok());
         assert!(Arc::ptr_eq(&room.retract(&all[0], 12).unwrap(), &again));
         assert!(room.find("cam").is_none() && room.lock().former.is_empty());
         // So many are remembered at most.

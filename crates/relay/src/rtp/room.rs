@@ -312,6 +312,18 @@ impl Room {
         self.idle < self.receivers.len()
     }
 
+    /// Somebody publishes, or was heard from not long ago.
+    pub fn has_publisher(&self) -> bool {
+        self.publisher.is_some()
+    }
+
+    /// Whether the publisher can be asked for lost packets.
+    pub fn can_ask_publisher(&self) -> bool {
+        let is_session =
+            self.publisher.is_some_and(|publisher| matches!(publisher.id, PublisherId::Session(_)));
+        is_session || self.publisher_rtcp().is_some()
+    }
+
     pub(super) fn publisher_address(&self) -> Option<SocketAddr> {
         match self.publisher?.id {
             PublisherId::Address(address) => Some(address),

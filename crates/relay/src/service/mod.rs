@@ -13,10 +13,11 @@ use expressway_gateway::quic::{self, Endpoint, EngineError, Shared};
 use expressway_netio::stats::Published;
 use expressway_netio::{Context, Datagram, IoError, Mailbox, PacketIo, Service, Transmit};
 
+use crate::bridge::Bridge;
 use crate::config::{Config, Output};
 use crate::moq;
 use crate::rtp::{Progress, Room};
-use crate::status::{DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
+use crate::status::{BridgeStatus, DemuxCounters, ReceiverStatus, RoomCounters, RoomStatus};
 use crate::webrtc::answer::Identity;
 use crate::webrtc::table::{Join, Restart};
 use crate::webrtc::{RoomMembers, Sessions};
@@ -89,9 +90,19 @@ pub fn status(config: &Config) -> Status {
         gauges: Arc::default(),
         webrtc: (room.whip || room.whep).then(Default::default),
         moq: config.moq.as_ref().filter(|_| room.moq).map(|moq| moq::room::Room::new(&room.name, moq.limits)),
+        bridge: room.moq_broadcast.clone().map(|path| BridgeStatus {
+            path,
+            counters: Arc::default(),
+            gauges: Arc::default(),
+        }),
         receivers: room.outputs.iter().map(of_output).collect(),
     };
     Arc::new(Mutex::new(config.rooms.iter().map(room).collect()))
+}
+
+fn bridge(room: &crate::config::Room, status: &RoomStatus, now: Instant) -> Option<Box<Bridge>> {
+    let (path, moq) = (room.moq_broadcast.as_ref()?, status.moq.as_ref()?);
+    Some(Box::new(Bridge::new(path, Arc::clone(moq), now)))
 }
 
 fn of_output(output: &Output) -> ReceiverStatus {
@@ -102,6 +113,8 @@ fn of_output(output: &Output) -> ReceiverStatus {
 struct Owned {
     room: Room,
     members: RoomMembers,
+    /// `None`: it is not published by Media over QUIC.
+    bridge: Option<Box<Bridge>>,
     /// It waits for its turn to send.
     is_ready: bool,
     /// Something has happened since it was last published.
@@ -183,6 +196,7 @@ impl Relay {
             (owner(index, workers) == worker).then(|| Owned {
                 room: Room::new(room.clone(), now),
                 members: RoomMembers::default(),
+                bridge: bridge(room, &all[index], now),
                 is_ready: false,
                 is_changed: true,
                 deadline: None,
@@ -250,6 +264,9 @@ impl Relay {
         self.now = context.now;
         let Some(owned) = &mut self.rooms[index] else { return };
         owned.is_changed = true;
+        if let Some(bridge) = &mut owned.bridge {
+            bridge.look(&mut owned.room, context.now);
+        }
         if let Some(sessions) = &mut self.sessions {
             owned.members.look(&owned.room);
             sessions.request_keyframes((&mut owned.room, &mut owned.members), context.timers, context.now);
@@ -457,6 +474,10 @@ impl Relay {
                 if let Some(sessions) = &self.sessions {
                     webrtc.gauges.store(&sessions.gauges(&owned.members));
                 }
+            }
+            if let (Some(bridge), Some(status)) = (&owned.bridge, &owned.status.bridge) {
+                status.counters.store(&bridge.counters);
+                status.gauges.store(&bridge.gauges());
             }
             for (receiver, status) in owned.room.receivers().iter().zip(&owned.status.receivers) {
                 status.counters.store(&receiver.counters);

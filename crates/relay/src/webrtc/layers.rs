@@ -17,13 +17,13 @@ const UP: u64 = 120;
 
 /// A layer that is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layer<'a> {
+pub(crate) struct Layer<'a> {
     /// Its stream in the room.
-    pub(super) number: u8,
+    pub(crate) number: u8,
     /// Its RID.
-    pub(super) rid: &'a str,
+    pub(crate) rid: &'a str,
     /// Bits per second.
-    pub(super) rate: u64,
+    pub(crate) rate: u64,
 }
 
 /// What a session may see.
@@ -36,7 +36,7 @@ pub(super) struct Wish<'a> {
 }
 
 /// The layers that are not paused, the one with the lowest rate first. RIDs say nothing of an order, and publishers keep none in offers.
-pub(super) fn layers<'a>(room: &'a Room, kind: Kind, now: Instant) -> Vec<Layer<'a>> {
+pub(crate) fn layers<'a>(room: &'a Room, kind: Kind, now: Instant) -> Vec<Layer<'a>> {
     let there = room.streams().iter().enumerate().filter_map(|(number, stream)| {
         let rid = stream.layer.as_deref()?;
         let codec = room.config().codecs[usize::from(stream.payload_type)]?;

@@ -42,7 +42,9 @@ mod session;
 pub mod table;
 mod worker;
 
+pub(crate) use layers::layers;
 pub(crate) use members::RoomMembers;
+pub(crate) use pictures::begins_keyframe;
 pub(crate) use worker::{Address, Route, Sessions};
 
 #[cfg(test)]

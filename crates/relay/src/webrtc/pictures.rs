@@ -7,7 +7,7 @@ use str0m::rtp::{Vp8Descriptor, Vp8Patch};
 use crate::config::Codec;
 
 /// Whether a packet is the first of a key frame, or of what stands before one.
-pub(super) fn begins_keyframe(codec: Codec, payload: &[u8]) -> bool {
+pub(crate) fn begins_keyframe(codec: Codec, payload: &[u8]) -> bool {
     match codec {
         Codec::Vp8 => detect_vp8_keyframe(payload),
         Codec::Vp9 => detect_vp9_keyframe(payload),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use expressway_gateway::quic::Turn;
 
 use super::{Incoming, OWNERS, Session};
-use crate::moq::broadcast::Broadcast;
+use crate::moq::broadcast::{Broadcast, NoTrack};
 use crate::moq::track::{Progress, Track};
 use crate::moq::wire::{Fetch, Message, Problem, Subscribe, Track as TrackRequest, Wishes, stream_code};
 
@@ -60,12 +60,20 @@ impl Session {
             self.refuse(turn, stream, stream_code::NOT_FOUND);
             return None;
         };
-        let track =
-            (self.owners.len() < room.limits.subscriptions).then(|| broadcast.track(room, name)).flatten();
-        let Some(track) = track else {
-            room.counters.refused_limit.fetch_add(1, Relaxed);
-            self.refuse(turn, stream, stream_code::NO_CAPACITY);
-            return None;
+        let has_room = self.owners.len() < room.limits.subscriptions;
+        let track = if has_room { broadcast.track(room, name) } else { Err(NoTrack::TooMany) };
+        let track = match track {
+            Ok(track) => track,
+            Err(NoTrack::NotFound) => {
+                room.counters.refused_not_found.fetch_add(1, Relaxed);
+                self.refuse(turn, stream, stream_code::NOT_FOUND);
+                return None;
+            }
+            Err(NoTrack::TooMany) => {
+                room.counters.refused_limit.fetch_add(1, Relaxed);
+                self.refuse(turn, stream, stream_code::NO_CAPACITY);
+                return None;
+            }
         };
         Some((broadcast, track))
     }

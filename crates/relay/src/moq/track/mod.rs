@@ -339,6 +339,19 @@ impl Track {
         appended.map_or_else(Appended::Unwanted, |()| Appended::Kept)
     }
 
+    /// Nobody follows it: only its newest group is kept. What a local publisher has is not asked for, and comes all the same.
+    pub(super) fn give_up_unwanted(&self) {
+        let mut state = self.lock();
+        if !state.followers.is_empty() || state.groups.len() < 2 {
+            return;
+        }
+        self.evict_down_to(&mut state, 0);
+        self.account(&mut state);
+        drop(state);
+        // There may be no session to do that.
+        self.room.cache.drop_some();
+    }
+
     /// Gives up its oldest groups, but not its newest, until so many bytes are free.
     pub(super) fn give_up_old(&self, bytes: usize) {
         let mut state = self.lock();
