@@ -129,7 +129,15 @@ fn a_session_keeps_to_the_limits_of_its_client() {
 
 #[test]
 fn streams_and_a_request_that_come_before_settings_wait_for_them() {
-    let mut world = World::usual();
+    come_before_settings(World::usual());
+}
+
+#[test]
+fn however_short_turns_are_a_session_begins() {
+    (1..=6).for_each(|pieces| come_before_settings(World::in_pieces(pieces)));
+}
+
+fn come_before_settings(mut world: World) {
     let publisher = world.publisher();
     world.until("the broadcast", |world| world.room.find("cam").is_some());
     let index = world.connect(b"h3");
