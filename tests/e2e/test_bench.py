@@ -197,7 +197,7 @@ def test_a_profile_is_drawn_of_each_side(tmp_path: Path, scenario: str) -> None:
         (tmp_path / "trial.toml").write_text(scenario.replace("seconds = 0.5", f"seconds = {seconds}"))
         out = tmp_path / f"out-{seconds}"
         result = run(tmp_path / "trial.toml", "--profile", "--out", out, "--peers", tmp_path / "no-peers")
-        if seconds == 3 and "perf recorded no samples" in result.stderr:
+        if seconds == 3 and any(words in result.stderr for words in ("perf recorded no samples", "nothing was delivered")):
             continue
         assert result.returncode == 0, result.stdout + result.stderr
         folder = out / "profiles"

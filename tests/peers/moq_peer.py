@@ -162,12 +162,12 @@ async def follow(broadcast, name: str, rendition, decoder) -> None:
 async def groups(broadcast, name: str) -> None:
     """Tells the groups of a media track as they are, each with its frames."""
     track = await broadcast.subscribe_track(name, moq.Subscription(max_age_us=30_000_000))
-    while (group := await track.next_group()) is not None:
+    while (group := await track.recv_group()) is not None:
         try:
             frames = [(frame.timestamp_us, frame.payload.hex()) async for frame in group]
             tell(event="group", track=name, group=group.sequence, frames=frames)
         except moq.Error as error:
-            tell(event="cut", track=name, group=group.sequence, why=str(error))
+            tell(event="cut", track=name, group=group.sequence, why=reason(error))
     tell(event="end", track=name)
 
 

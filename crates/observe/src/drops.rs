@@ -290,7 +290,7 @@ reasons! {
         "moq-limit" = "relay_moq_refused_limit": "A request beyond the number of a session, a broadcast or a track.";
         "moq-not-found" = "relay_moq_refused_not_found": "A request for a broadcast that is not there.";
         "moq-session" = "relay_moq_refused_session": "A session for no room that is there, or without a right to it.";
-        "bridge-lost" = "relay_bridge_frames_lost": "A frame on its way from RTP to Media over QUIC that packets are missing of, or that came before the next key frame.";
+        "bridge-lost" = "relay_bridge_frames_lost": "A frame from RTP for Media over QUIC with lost packets, or one after a loss and before the next key frame.";
         "bridge-codec" = "relay_bridge_dropped_codec": "A packet of a codec that does not go from RTP to Media over QUIC.";
         "bridge-late" = "relay_bridge_dropped_late": "A packet that came after it was given up.";
         "bridge-malformed" = "relay_bridge_dropped_malformed": "A frame with a packet that is not what its codec has.";

@@ -29,6 +29,9 @@ mod quic;
 /// Questions under way: they share a thread, and a handshake takes a millisecond of it.
 const AT_ONCE: usize = 64;
 
+/// Ports that a check tries: one that bind(2) chooses may be that of an earlier check of the same node, which is in TIME_WAIT.
+const PORTS: u32 = 4;
+
 /// What checks come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -233,6 +236,17 @@ async fn ask(target: &Target) -> io::Result<()> {
 }
 
 async fn connect(target: &Target) -> io::Result<TcpStream> {
+    let mut tries = PORTS;
+    loop {
+        tries -= 1;
+        match connect_once(target).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable && tries > 0 => {}
+            result => return result,
+        }
+    }
+}
+
+async fn connect_once(target: &Target) -> io::Result<TcpStream> {
     let socket = if target.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     if let Source::Address(source) = target.source {
         // Else ports that wait for the end of earlier checks (TIME_WAIT) run out where there are many nodes.

@@ -43,7 +43,7 @@ impl Bridge {
             self.counters.other_streams += 1;
             return true;
         }
-        lane.change(arrived, now);
+        lane.change(arrived, &mut self.counters, now);
         if codec.kind() == Kind::Video {
             self.candidate = None;
         }
@@ -83,9 +83,16 @@ impl Bridge {
         one.catalog = None;
         for lane in self.lanes.iter_mut().flatten() {
             lane.detach();
+            if standing == Standing::Gone {
+                // Its next key frame goes into a catalog, and that into another broadcast.
+                lane.decoding = None;
+            }
             if standing == Standing::Again && lane.decoding.is_some() {
                 lane.track = one.broadcast.track(catalog::track(lane.kind()), info(priority(lane.kind())));
             }
+        }
+        if standing == Standing::Gone {
+            self.broadcast = None;
         }
         if standing == Standing::Again {
             self.write_catalog(now);

@@ -51,6 +51,17 @@ enum Format {
     Opus,
 }
 
+impl Format {
+    fn new(codec: Codec) -> Option<Self> {
+        match codec {
+            Codec::H264 => Some(Self::H264(h264::Parameters::default())),
+            Codec::Vp8 => Some(Self::Vp8),
+            Codec::Opus => Some(Self::Opus),
+            Codec::Vp9 | Codec::Av1 | Codec::Pcmu | Codec::Pcma => None,
+        }
+    }
+}
+
 /// A frame that is coming.
 #[derive(Debug)]
 struct Open {
@@ -86,13 +97,15 @@ pub struct Assembler {
 impl Assembler {
     /// For streams of a codec, with frames up to so many octets; `None`: no frames are made of that codec.
     pub fn new(codec: Codec, longest: usize) -> Option<Self> {
-        let format = match codec {
-            Codec::H264 => Format::H264(h264::Parameters::default()),
-            Codec::Vp8 => Format::Vp8,
-            Codec::Opus => Format::Opus,
-            Codec::Vp9 | Codec::Av1 | Codec::Pcmu | Codec::Pcma => return None,
-        };
+        let format = Format::new(codec)?;
         Some(Self { codec, format, longest, open: None, has_lost: true, size: None })
+    }
+
+    /// Another stream of the same codec begins.
+    pub fn restart(&mut self) {
+        if let Some(new) = Self::new(self.codec, self.longest) {
+            *self = new;
+        }
     }
 
     /// The codec.

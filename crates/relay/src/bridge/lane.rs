@@ -80,15 +80,16 @@ impl Lane {
         })
     }
 
-    /// Goes on with another stream, or another SSRC of the same, from a packet on. The track stays.
-    pub(super) fn change(&mut self, arrived: Arrived, now: Instant) {
+    /// Goes on with another stream, or another SSRC of the same, from a packet on. The track stays. A frame that was coming is lost.
+    pub(super) fn change(&mut self, arrived: Arrived, counters: &mut BridgeCounters, now: Instant) {
         self.stream = arrived.stream;
         self.ssrc = arrived.ssrc;
         self.order = Order::new(arrived.sequence, arrived.position, now);
         self.clock = None;
         self.has_gap = false;
         self.lose(now);
-        self.assembler.lose();
+        counters.frames_lost += u64::from(self.assembler.is_within());
+        self.assembler.restart();
     }
 
     pub(super) fn codec(&self) -> Codec {
@@ -115,7 +116,9 @@ impl Lane {
     ) -> Option<[Option<Result<Frame, Fault>>; 2]> {
         let (stream, history) = (room.streams().get(usize::from(self.stream))?, room.history());
         let patience = if room.can_ask_publisher() { REPAIRED } else { REORDERED };
-        match self.order.next(|sequence| stream.find(sequence, history), patience, now) {
+        // Packets of all streams share the history: what waits is not to be overwritten.
+        let most = history.capacity() / 2;
+        match self.order.next(|sequence| stream.find(sequence, history), (most, patience), now) {
             Next::Wait => None,
             Next::Lost(count) => {
                 // What refers to a frame that is lost as a whole is of no use either.

@@ -196,7 +196,9 @@ impl Bridge {
         let is_changed = |lane: &Lane| codec.is_some_and(|codec| codec != lane.codec() && is_bridged(codec));
         match own {
             Some(lane) if is_changed(lane) => self.end(room),
-            Some(lane) if lane.ssrc != header.ssrc => return lane.change(arrived, now),
+            Some(lane) if lane.ssrc != header.ssrc => {
+                return lane.change(arrived, &mut self.counters, now);
+            }
             Some(lane) => return lane.note(arrived, &mut self.counters, now),
             None => {}
         }

@@ -75,8 +75,14 @@ impl Order {
         Arrival::InTime
     }
 
-    /// What is next, for a packet that is waited for as long as `patience`. `find` says where the packet of a number is.
-    pub fn next(&mut self, find: impl Fn(u16) -> Option<Position>, patience: Duration, now: Instant) -> Next {
+    /// What is next, for a packet that is waited for as long as `patience`, and while no more than `most` others wait behind it. `find` says
+    /// where the packet of a number is.
+    pub fn next(
+        &mut self,
+        find: impl Fn(u16) -> Option<Position>,
+        (most, patience): (usize, Duration),
+        now: Instant,
+    ) -> Next {
         if std::mem::take(&mut self.has_lost) {
             return Next::Lost(1);
         }
@@ -90,7 +96,7 @@ impl Order {
             return Next::Packet(position);
         }
         let since = *self.missing_since.get_or_insert(now);
-        let is_full = self.end.wrapping_sub(self.next) >= WINDOW;
+        let is_full = usize::from(self.end.wrapping_sub(self.next)) >= most.min(WINDOW.into());
         if !is_full && now.saturating_duration_since(since) < patience {
             return Next::Wait;
         }
@@ -115,13 +121,20 @@ mod tests {
     const PATIENCE: Duration = Duration::from_millis(100);
 
     /// Numbers that have come, each with its place.
-    #[derive(Default)]
     struct Bed {
         order: Option<Order>,
+        most: usize,
         kept: BTreeMap<u16, Position>,
         head: Position,
         /// Numbers, and how many were lost between.
         taken: Vec<Result<u16, u16>>,
+    }
+
+    impl Default for Bed {
+        fn default() -> Self {
+            let (order, kept, taken) = (None, BTreeMap::new(), Vec::new());
+            Self { order, most: usize::MAX, kept, head: 0, taken }
+        }
     }
 
     impl Bed {
@@ -144,7 +157,7 @@ mod tests {
             let Some(order) = &mut self.order else { return };
             let by_place: BTreeMap<_, _> = self.kept.iter().map(|(number, at)| (*at, *number)).collect();
             loop {
-                match order.next(|number| self.kept.get(&number).copied(), PATIENCE, now) {
+                match order.next(|number| self.kept.get(&number).copied(), (self.most, PATIENCE), now) {
                     Next::Packet(position) => self.taken.push(Ok(by_place[&position])),
                     Next::Lost(count) => self.taken.push(Err(count)),
                     Next::Wait => break,
@@ -179,6 +192,17 @@ mod tests {
         assert_eq!(bed.taken.len(), 1);
         bed.come(WINDOW, start);
         assert_eq!(bed.taken.len(), 1 + 1 + usize::from(WINDOW) - 1);
+    }
+
+    #[test]
+    fn no_more_waits_than_a_short_history_keeps() {
+        let (mut bed, start) = (Bed { most: 8, ..Bed::default() }, Instant::now());
+        bed.come(0, start);
+        (2..8).for_each(|number| _ = bed.come(number, start));
+        assert_eq!(bed.taken, [Ok(0)]);
+        bed.come(8, start);
+        assert_eq!(bed.taken[..3], [Ok(0), Err(1), Ok(2)]);
+        assert_eq!(bed.taken.len(), 2 + 7);
     }
 
     #[test]

@@ -383,8 +383,9 @@ fn another_stream_takes_over_when_the_first_is_silent() {
     assert_eq!(bed.frames("video", 0).0.len(), 1);
     assert_eq!(bed.counters().frames_lost, 1, "what was before it is not known");
     send(&mut bed, 7, &[0x65, 8]);
-    // Another packet ends the frame, which has the parameter sets of the former.
-    assert_eq!(bed.frames("video", 1).0[0].1, units(&[SPS, PPS, &[0x65, 8]]));
+    assert_eq!(bed.counters().dropped_no_parameters, 1, "those of the former are not its");
+    send(&mut bed, 8, &[&[0x78, 0, 5][..], SPS, &[0, 2], PPS, &[0, 2, 0x65, 9]].concat());
+    assert_eq!(bed.frames("video", 1).0[0].1, units(&[SPS, PPS, &[0x65, 9]]));
 }
 
 #[test]
@@ -408,10 +409,13 @@ fn a_codec_that_changes_is_another_broadcast() {
 fn the_layer_with_the_highest_rate_is_published_from_a_key_frame_on() {
     let mut bed = Bed::new("");
     assert!(bed.room.offer_session(1, bed.now));
-    let send = |bed: &mut Bed, rid: &str, sequence: u16, timestamp: u32, payload: &[u8]| {
+    let send_part = |bed: &mut Bed, rid: &str, (sequence, timestamp): (u16, u32), marker, payload: &[u8]| {
         let header = Header { payload_type: H264, sequence, timestamp, ssrc: rid.len() as u32 };
-        bed.room.handle_session(1, (header, true), Some(rid), payload, bed.now);
+        bed.room.handle_session(1, (header, marker), Some(rid), payload, bed.now);
         bed.bridge.look(&mut bed.room, bed.now);
+    };
+    let send = |bed: &mut Bed, rid: &str, sequence: u16, timestamp: u32, payload: &[u8]| {
+        send_part(bed, rid, (sequence, timestamp), true, payload);
     };
     let key = [&[0x78, 0, 5][..], SPS, &[0, 2], PPS, &[0, 2, 0x65, 9]].concat();
     send(&mut bed, "l", 1, 0, &key);
@@ -424,10 +428,12 @@ fn the_layer_with_the_highest_rate_is_published_from_a_key_frame_on() {
     assert_eq!(bed.counters().frames, 59, "the lower one, which was first");
     assert_eq!(bed.bridge.candidate, Some(1));
     assert!(bed.room.poll_session_keyframe(bed.now).is_some(), "a key frame of the other was asked for");
+    // A picture of the lower one is coming, of the same time.
+    send_part(&mut bed, "l", (60, 60 * 4500), false, &[0x41, 1]);
     send(&mut bed, "hi", 60, 60 * 4500, &key);
     send(&mut bed, "hi", 61, 61 * 4500, &[0x41; 900]);
-    send(&mut bed, "l", 60, 60 * 4500, &[0x41, 1]);
-    assert_eq!(bed.counters().frames, 61);
+    send(&mut bed, "l", 61, 60 * 4500, &[0x41, 1]);
+    assert_eq!((bed.counters().frames, bed.counters().frames_lost), (61, 1));
     assert_eq!((bed.frames("video", 1).0.len(), bed.frames("video", 1).0[1].1.len()), (2, 904));
     let watchers: Vec<_> = bed.room.streams().iter().map(|stream| stream.watchers).collect();
     assert_eq!(watchers, [0, 1]);
@@ -445,6 +451,35 @@ fn another_codec_takes_over_from_a_silent_stream() {
     bed.next(VP8, (90_000, true), &key);
     bed.next(OPUS, (48_000, false), &[1]);
     assert_eq!(bed.catalog()["video"]["renditions"]["video"]["codec"], "vp8");
+}
+
+#[test]
+fn one_that_was_forgotten_for_others_is_announced_again_when_they_are_gone() {
+    let mut bed = Bed::new("");
+    bed.key(0);
+    bed.next(OPUS, (0, false), &[1]);
+    let others: Vec<_> = (1..9)
+        .map(|number| {
+            let publisher = Publisher::new(number, Arc::new(AtomicUsize::new(0)));
+            let other = Broadcast::new(number, (PATH, PATH), Vec::new(), publisher);
+            bed.moq.announce(Arc::clone(&other)).unwrap();
+            other
+        })
+        .collect();
+    bed.wait(1000);
+    bed.key(90_000);
+    assert_eq!(bed.bridge.gauges().announced, 0);
+    others.iter().for_each(|other| _ = bed.moq.retract(other, 99));
+    assert!(bed.moq.find(PATH).is_none());
+    bed.wait(1000);
+    bed.key(180_000);
+    bed.next(OPUS, (96_000, false), &[1]);
+    bed.wait(1000);
+    bed.key(270_000);
+    assert_eq!(bed.bridge.gauges().announced, 1);
+    let catalog = bed.catalog();
+    assert!(catalog.get("video").is_some() && catalog.get("audio").is_some());
+    assert_eq!(bed.track("video").newest(), Some(1));
 }
 
 #[test]

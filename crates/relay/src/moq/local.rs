@@ -32,6 +32,8 @@ pub enum Standing {
     Taken,
     /// It is there again after that, without tracks.
     Again,
+    /// It is not there any more, and no other: too many had taken its place for it to be remembered.
+    Gone,
 }
 
 /// A broadcast.
@@ -97,7 +99,8 @@ impl LocalBroadcast {
                 self.broadcast = again;
                 Standing::Again
             }
-            _ => Standing::Taken,
+            Some(_) => Standing::Taken,
+            None => Standing::Gone,
         }
     }
 

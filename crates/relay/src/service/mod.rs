@@ -275,6 +275,9 @@ impl Relay {
         if deadline.is_some_and(|at| at <= context.now) {
             // A silent publisher is none any more, before its timer says so: sending does not change that.
             owned.room.handle_timeout(context.now);
+            if let Some(bridge) = owned.bridge.as_mut().filter(|_| !owned.room.has_publisher()) {
+                bridge.look(&mut owned.room, context.now);
+            }
             deadline = owned.room.deadline(context.now);
         }
         let is_due = deadline.is_some_and(|at| at <= context.now);

@@ -383,7 +383,11 @@ impl quic::Session for Session {
             self.begun = turn.now();
         }
         self.end_incomplete(turn);
-        let is_cut = self.settle_late(turn) || self.sweep_stopped(turn) || self.handle_silence(turn);
+        // Answers that end before they are whole end their subscriptions too.
+        let is_cut = self.settle_upstreams(turn)
+            || self.settle_late(turn)
+            || self.sweep_stopped(turn)
+            || self.handle_silence(turn);
         // What that has woken has no other turn to wait for.
         is_cut || self.is_woken() && self.handle_woken(turn, &mut [])
     }

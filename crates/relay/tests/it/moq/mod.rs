@@ -177,6 +177,17 @@ fn turns_that_end_anywhere_leave_nothing_behind() {
 }
 
 #[test]
+fn half_an_answer_ends_its_subscription_though_nothing_else_comes() {
+    let mut world = World::usual();
+    let publisher = world.publisher();
+    let (reader, _) = world.subscriber(publisher);
+    let (_, stream) = world.peers[publisher].subscription().unwrap();
+    world.peers[publisher].send(stream, vec![0x40], false);
+    world.until("the end", |world| world.peers[reader].resets.contains_key(&0));
+    assert_eq!(world.room.counters.ended_incomplete.load(Relaxed), 1);
+}
+
+#[test]
 fn a_publisher_that_vanishes_makes_room_for_the_one_before() {
     let sessions = Sessions { publisher_timeout: Duration::from_secs(1), ..Sessions::default() };
     let mut world = World::new(Limits::default(), sessions, 64 << 20);
