@@ -262,7 +262,7 @@ counters! {
         pub groups: u64,
         /// Bytes of the frames.
         pub bytes: u64,
-        /// Frames that packets are missing of, and those behind them up to the next key frame.
+        /// Frames with lost packets, and those after a loss up to the next key frame.
         pub frames_lost: u64,
         /// Key frames that the publisher was to be asked for.
         pub keyframes_wanted: u64,

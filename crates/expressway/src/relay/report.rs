@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use expressway_dataplane::DataPath;
-use expressway_metrics::Sample;
+use expressway_metrics::{Metric, Sample};
 use expressway_relay::Config;
 use expressway_relay::moq::broadcast::Broadcast;
 use expressway_relay::moq::room::Room;
@@ -157,61 +157,44 @@ pub(super) fn print(as_json: bool, rooms: &[RoomStatus]) -> Result<(), Failure> 
     crate::print(&out)
 }
 
+/// Samples of a set of numbers, by the name of each behind `prefix`; `make` says of what kind they are.
+fn named(
+    prefix: &'static str,
+    make: fn(String, &'static str, u64) -> Sample,
+    fields: impl IntoIterator<Item = Metric>,
+) -> impl Iterator<Item = Sample> {
+    fields.into_iter().map(move |field| make(format!("{prefix}{}", field.name), field.help, field.value))
+}
+
 /// The metrics. `refused` is what was not handed over to a room's worker, by room.
 pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sample>) {
     for (room, refused) in rooms.iter().zip(refused) {
+        let of_room = |sample: Sample| sample.label("room", &room.name);
         let mut counters = room.counters.load();
         counters.dropped_handover += refused;
-        out.extend(counters.fields().map(|field| {
-            Sample::counter(format!("relay_{}", field.name), field.help, field.value)
-                .label("room", &room.name)
-        }));
-        out.extend(room.gauges.load().fields().map(|field| {
-            Sample::gauge(format!("relay_{}", field.name), field.help, field.value).label("room", &room.name)
-        }));
+        out.extend(named("relay_", Sample::counter, counters.fields()).map(of_room));
+        out.extend(named("relay_", Sample::gauge, room.gauges.load().fields()).map(of_room));
         if let Some(webrtc) = &room.webrtc {
-            out.extend(webrtc.counters.load().fields().map(|field| {
-                Sample::counter(format!("relay_webrtc_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
-            out.extend(webrtc.gauges.load().fields().map(|field| {
-                Sample::gauge(format!("relay_webrtc_now_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
+            let (counters, now) = (webrtc.counters.load(), webrtc.gauges.load());
+            out.extend(named("relay_webrtc_", Sample::counter, counters.fields()).map(of_room));
+            out.extend(named("relay_webrtc_now_", Sample::gauge, now.fields()).map(of_room));
         }
         if let Some(moq) = &room.moq {
-            out.extend(moq.counters.fields().map(|field| {
-                Sample::counter(format!("relay_moq_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
-            out.extend(moq.gauges.fields().map(|field| {
-                Sample::gauge(format!("relay_moq_now_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
+            out.extend(named("relay_moq_", Sample::counter, moq.counters.fields()).map(of_room));
+            out.extend(named("relay_moq_now_", Sample::gauge, moq.gauges.fields()).map(of_room));
             let help = "Bytes of groups that are kept.";
-            let cached = Sample::gauge("relay_moq_now_cached_bytes", help, moq.cached() as u64);
-            out.push(cached.label("room", &room.name));
+            out.push(of_room(Sample::gauge("relay_moq_now_cached_bytes", help, moq.cached() as u64)));
         }
         if let Some(bridge) = &room.bridge {
-            out.extend(bridge.counters.load().fields().map(|field| {
-                Sample::counter(format!("relay_bridge_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
-            out.extend(bridge.gauges.load().fields().map(|field| {
-                Sample::gauge(format!("relay_bridge_{}", field.name), field.help, field.value)
-                    .label("room", &room.name)
-            }));
+            let (counters, now) = (bridge.counters.load(), bridge.gauges.load());
+            out.extend(named("relay_bridge_", Sample::counter, counters.fields()).map(of_room));
+            out.extend(named("relay_bridge_", Sample::gauge, now.fields()).map(of_room));
         }
         for receiver in &room.receivers {
-            let labelled = |sample: Sample| {
-                sample.label("room", &room.name).label("receiver", receiver.address.to_string())
-            };
-            out.extend(receiver.counters.load().fields().map(|field| {
-                labelled(Sample::counter(format!("relay_receiver_{}", field.name), field.help, field.value))
-            }));
-            out.extend(receiver.gauges.load().fields().map(|field| {
-                labelled(Sample::gauge(format!("relay_receiver_{}", field.name), field.help, field.value))
-            }));
+            let of_receiver = |sample| of_room(sample).label("receiver", receiver.address.to_string());
+            let (counters, now) = (receiver.counters.load(), receiver.gauges.load());
+            out.extend(named("relay_receiver_", Sample::counter, counters.fields()).map(of_receiver));
+            out.extend(named("relay_receiver_", Sample::gauge, now.fields()).map(of_receiver));
         }
     }
 }
@@ -219,10 +202,8 @@ pub(super) fn samples(rooms: &[RoomStatus], refused: &[u64], out: &mut Vec<Sampl
 /// The metrics of WebRTC that belong to no room.
 pub(super) fn sessions(demux: &[DemuxCounters], http: &HttpCounters, there: usize, out: &mut Vec<Sample>) {
     for (worker, counters) in demux.iter().enumerate() {
-        out.extend(counters.fields().map(|field| {
-            Sample::counter(format!("relay_demux_{}", field.name), field.help, field.value)
-                .label("worker", worker.to_string())
-        }));
+        let of_worker = |sample: Sample| sample.label("worker", worker.to_string());
+        out.extend(named("relay_demux_", Sample::counter, counters.fields()).map(of_worker));
     }
     out.push(Sample::gauge("relay_sessions", "Current WebRTC sessions.", there as u64));
     for (name, help, value) in http.fields() {

@@ -91,14 +91,15 @@ impl Bridge {
                 lane.track = one.broadcast.track(catalog::track(lane.kind()), info(priority(lane.kind())));
             }
         }
-        if standing == Standing::Gone {
-            self.broadcast = None;
-        }
-        if standing == Standing::Again {
-            self.write_catalog(now);
-            if let Some(one) = &self.broadcast {
-                one.broadcast.fix();
+        match standing {
+            Standing::Again => {
+                self.write_catalog(now);
+                if let Some(one) = &self.broadcast {
+                    one.broadcast.fix();
+                }
             }
+            Standing::Gone => self.broadcast = None,
+            Standing::Same | Standing::Taken => {}
         }
     }
 }

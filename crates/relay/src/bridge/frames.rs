@@ -223,7 +223,7 @@ impl Assembler {
 
 /// Whether frames are made of a codec.
 pub fn is_bridged(codec: Codec) -> bool {
-    matches!(codec, Codec::H264 | Codec::Vp8 | Codec::Opus)
+    Format::new(codec).is_some()
 }
 
 #[cfg(test)]

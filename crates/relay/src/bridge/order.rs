@@ -1,7 +1,7 @@
 //! Packets of a stream in the order of their sequence numbers.
 //!
 //! Packets stay in the room's history; here are only numbers. A packet that is missing is waited for as long as it may be late or sent
-//! again, and no more than [`WINDOW`] packets wait behind it.
+//! again, and no more than [`WINDOW`] packets wait behind it, or as many as the caller allows if those are fewer.
 
 use std::time::{Duration, Instant};
 
